@@ -1,0 +1,1 @@
+"""Rewards verl loads: grading of untrusted model output. Nothing here imports torch, Ray or verl."""
