@@ -1,0 +1,1 @@
+"""What a training run measured: reading it, judging it, drawing it."""
