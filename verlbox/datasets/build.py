@@ -53,7 +53,9 @@ DATASETS: dict[str, Dataset] = {
     dataset.name: dataset
     for dataset in (
         Dataset("gsm8k", gsm8k.DATA_SOURCE, ("question", "answer"), gsm8k.to_row, "gsm8k-hash"),
-        Dataset("math", math_lighteval.DATA_SOURCE, ("problem", "solution"), math_lighteval.to_row, "math-boxed"),
+        Dataset(
+            "math_lighteval", math_lighteval.DATA_SOURCE, ("problem", "solution"), math_lighteval.to_row, "math-boxed"
+        ),
         Dataset("arithmetic", arithmetic.DATA_SOURCE, ("question", "answer"), arithmetic.to_row, "gsm8k-hash"),
     )
 }
@@ -100,8 +102,9 @@ def convert(
 ) -> Split:
     """Converts a split and collects everything there is to say about it in `findings`, errors included.
 
-    With a tokenizer, prompts of more than `max_prompt_length` tokens (chat template and generation prompt included, as
-    verl 0.6.1 counts them) are left out. Raises FindingsError only when the tokenizer cannot be loaded.
+    With a tokenizer every prompt is measured (chat template and generation prompt included, as verl 0.6.1 counts), and
+    those of more than `max_prompt_length` tokens are left out; None leaves out none. Raises FindingsError only when the
+    tokenizer cannot be loaded.
     """
     findings = _column_findings(raw, dataset)
     rows: list[Row] = []
@@ -120,7 +123,7 @@ def convert(
             rows.append(row)
     too_long: list[int] = []
     lengths: list[int] = []
-    if tokenizer_path is not None and max_prompt_length is not None and rows:
+    if tokenizer_path is not None and rows:
         rows, lengths, too_long, failed = _within(rows, tokenizer_path, max_prompt_length)
         bad = sorted([*bad, *(replace(row, where=raw.places[row.index]) for row in failed)], key=lambda row: row.index)
     split = Split(
@@ -289,7 +292,9 @@ def _tokenizer(path: Path) -> Any:
     return tokenizer
 
 
-def _within(rows: list[Row], tokenizer_path: Path, limit: int) -> tuple[list[Row], list[int], list[int], list[BadRow]]:
+def _within(
+    rows: list[Row], tokenizer_path: Path, limit: int | None
+) -> tuple[list[Row], list[int], list[int], list[BadRow]]:
     """Rows of at most `limit` prompt tokens, their lengths, the indices of the longer ones, the ones that fail."""
     kept: list[Row] = []
     lengths: list[int] = []
@@ -300,7 +305,7 @@ def _within(rows: list[Row], tokenizer_path: Path, limit: int) -> tuple[list[Row
         assert isinstance(index, int)
         if isinstance(tokens, str):
             failed.append(BadRow(index, "tokenizer-error", excerpt(tokens), excerpt(row.question)))
-        elif tokens > limit:
+        elif limit is not None and tokens > limit:
             too_long.append(index)
         else:
             kept.append(row)
@@ -323,7 +328,7 @@ def _column_findings(raw: RawSplit, dataset: Dataset) -> list[Finding]:
         return []
     if not prepared.is_prepared(set(found)):
         other = next((d for d in DATASETS.values() if d.name != "arithmetic" and set(d.columns) <= set(found)), None)
-        hint = f"these are the columns of {other.name}: set dataset.name={other.name}, or " if other else ""
+        hint = f"these are the columns of {other.name}: set dataset.format={other.name}, or " if other else ""
         return [
             COLUMNS.finding(
                 f"{files}: no column {' or '.join(missing)}; found: {listed}",
