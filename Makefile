@@ -1,0 +1,45 @@
+# make smoke: install and run the main job.  make test: install and run the tests.  See README.md.
+PYTHON ?= python3.11
+VENV ?= .venv
+BIN := $(VENV)/bin
+# The CPU build of PyTorch has an index of its own. Where that index does not answer, PyPI's build does the same job;
+# it brings CUDA libraries along that are not used.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' requirements-cpu.txt)
+# torch's CUDA libraries are pinned by torch itself and are absent from its CPU build.
+NOT_LOCKED := $(foreach p,cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas nvidia-cuda-cupti nvidia-cuda-nvrtc \
+  nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile nvidia-curand nvidia-cusolver nvidia-cusparse \
+  nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx triton,--no-emit-package $(p))
+
+.PHONY: install smoke smoke-ppo test lint lock
+
+install: $(VENV)/.cpu
+
+$(VENV)/.cpu: requirements-cpu.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --no-deps --retries 0 --timeout 10 --index-url $(TORCH_INDEX) $(TORCH) \
+	  || echo "PyTorch's CPU index does not answer; taking torch from PyPI"
+	$(BIN)/python -m pip install --quiet -r requirements-cpu.txt
+	$(BIN)/python -m pip check
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.cpu requirements-dev.txt
+	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
+	touch $@
+
+smoke smoke-ppo: install
+	$(BIN)/python entrypoint.py run $@
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+lock: $(VENV)/.dev
+	$(BIN)/uv pip compile requirements-cpu.in --python-version 3.11 --python-platform x86_64-unknown-linux-gnu \
+	  --no-header --no-annotate $(NOT_LOCKED) --quiet -o requirements-cpu.txt
+	$(BIN)/uv pip compile requirements-dev.in --python-version 3.11 --python-platform x86_64-unknown-linux-gnu \
+	  --no-header --no-annotate --quiet -o requirements-dev.txt $(NOT_LOCKED) --no-emit-package torch

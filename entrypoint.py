@@ -1,0 +1,7 @@
+"""verlbox's entry: `python entrypoint.py --help`."""
+
+import sys
+
+from verlbox.cli import main
+
+sys.exit(main())

@@ -1,0 +1,81 @@
+"""Answers of one or more models to the same prompts, a child of the evaluate stage.
+
+usage: python -m verlbox.generate --rows test.parquet --out FOLDER --model NAME=PATH [--model NAME=PATH ...]
+       [--draws K] [--temperature T] [--seed S] [--batch-size B] [--max-new-tokens N]
+
+Writes FOLDER/NAME.jsonl for each model: {"index", "draw", "response", "tokens"}, draw 0 greedy, 1..K sampled. Tokens are
+chosen from the whole distribution (no top_k, top_p or penalty), whatever the model's generation_config recommends, as in
+training. Hugging Face generate in float32 on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="verlbox.generate")
+    parser.add_argument("--rows", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--model", action="append", required=True)
+    parser.add_argument("--draws", type=int, default=0)
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--max-new-tokens", type=int, default=256)
+    arguments = parser.parse_args()
+
+    import pyarrow.parquet
+
+    prompts = pyarrow.parquet.read_table(arguments.rows, columns=["prompt"]).column("prompt").to_pylist()
+    for named in arguments.model:
+        name, _, path = named.partition("=")
+        with (arguments.out / f"{name}.jsonl").open("w", encoding="utf-8") as stream:
+            for answer in answers(Path(path), prompts, arguments):
+                stream.write(json.dumps(answer, ensure_ascii=False) + "\n")
+
+
+def answers(
+    path: Path, prompts: Sequence[list[dict[str, str]]], arguments: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
+    """The answers of one model to all prompts: greedy first, then each draw."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+    tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    model.generation_config = GenerationConfig()
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    texts = [tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
+    ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+    # Prompts of like length together, so that little is padding.
+    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+    for draw in range(arguments.draws + 1):
+        sampling = {"do_sample": True, "temperature": arguments.temperature} if draw else {"do_sample": False}
+        if draw:
+            sampling |= {"top_k": 0, "top_p": 1.0}
+        config = GenerationConfig(
+            **sampling,
+            max_new_tokens=arguments.max_new_tokens,
+            pad_token_id=pad,
+            eos_token_id=tokenizer.eos_token_id,
+        )
+        torch.manual_seed(arguments.seed * 1_000_003 + draw)
+        for start in range(0, len(order), arguments.batch_size):
+            chosen = order[start : start + arguments.batch_size]
+            batch = tokenizer.pad({"input_ids": [ids[i] for i in chosen]}, return_tensors="pt")
+            output = model.generate(**batch, generation_config=config, use_model_defaults=False)
+            for index, row in zip(chosen, output[:, batch["input_ids"].shape[1] :].tolist(), strict=True):
+                end = row.index(tokenizer.eos_token_id) if tokenizer.eos_token_id in row else len(row)
+                response = tokenizer.decode(row[:end], skip_special_tokens=True)
+                yield {"index": index, "draw": draw, "response": response, "tokens": end}
+        print(f"{path}: draw {draw} of {arguments.draws} done", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""manifest.json: what a run was made of, so that it can be repeated and trusted. No secret is ever read for it."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import verlbox
+from verlbox.plan import ROOT, Plan, verl_command
+from verlbox.run import Run, write_json
+from verlbox.stacks import STACKS
+
+SCHEMA = 1
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+def package_versions() -> dict[str, str]:
+    """Every installed package and its version."""
+    found = ((d.metadata["Name"], d.version) for d in metadata.distributions() if d.metadata["Name"])
+    return dict(sorted(found, key=lambda item: item[0].lower()))
+
+
+def source() -> dict[str, Any]:
+    """verlbox's own version: number, git commit and whether the checkout has changes (null where there is no git)."""
+    result: dict[str, Any] = {"version": verlbox.__version__, "commit": None, "dirty": None}
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        if (ROOT / ".git").exists():
+            git = ["git", "-C", str(ROOT), "-c", "safe.directory=*"]
+            options: dict[str, Any] = {"check": True, "capture_output": True, "text": True, "timeout": 10}
+            result["commit"] = subprocess.run([*git, "rev-parse", "HEAD"], **options).stdout.strip()
+            result["dirty"] = bool(subprocess.run([*git, "status", "--porcelain"], **options).stdout.strip())
+    return result
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, cores this process may use, memory, operating system."""
+    model = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
+    return {
+        "machine": platform.machine(),
+        "processor": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "disk_free_bytes": shutil.disk_usage("/").free,
+        "system": platform.platform(),
+        "python": sys.version.split()[0],
+    }
+
+
+def write(run: Run, plan: Plan, stages: tuple[str, ...], attempts: list[dict[str, Any]]) -> None:
+    """Writes the manifest from the plan and the markers that are there."""
+    markers = {name: marker for name in stages if (marker := run.marker(name)) is not None}
+    stack = STACKS[plan.recipe.stack]
+    download = markers["download"].details if "download" in markers else {}
+    preprocess = markers["preprocess"].details if "preprocess" in markers else {}
+    write_json(
+        run.path / "manifest.json",
+        {
+            "schema": SCHEMA,
+            "run": run.name,
+            "recipe": plan.recipe.model_dump(mode="json"),
+            "stack": {"name": stack.name, "platform": stack.platform, "verl": stack.verl},
+            "verl": {
+                "command": verl_command(plan.settings, plan.recipe.overrides),
+                "environment": dict(plan.environment),
+                "user_overrides": list(plan.recipe.overrides),
+            },
+            "seeds": {"train.seed": plan.recipe.train.seed},
+            "verlbox": source(),
+            "hardware": hardware(),
+            "packages": package_versions(),
+            "model": download.get("model"),
+            "dataset": {"source": download.get("dataset"), "prepared": preprocess},
+            "attempts": attempts,
+            "stages": {
+                name: {"state": m.state, "seconds": m.seconds, "finished": m.finished} for name, m in markers.items()
+            },
+        },
+    )
+
+
+def attempts(run: Run) -> list[dict[str, Any]]:
+    """The attempts that an earlier manifest of the run lists."""
+    try:
+        found = json.loads((run.path / "manifest.json").read_text(encoding="utf-8"))["attempts"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return found if isinstance(found, list) else []

@@ -1,0 +1,183 @@
+"""Evaluate: base and trained model on the whole held-out set, same prompts, same grader, paired statistics."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from verlbox import process
+from verlbox.metrics import statistics
+from verlbox.plan import base_model
+from verlbox.recipe import Recipe, flat
+from verlbox.run import replacing, write_json
+from verlbox.stages import Context, Outputs, command_failed
+from verlbox.stages.train import child_environment, tag
+
+NAME = "evaluate"
+MODELS = ("base", "trained")
+CHANGED_SHOWN = 50  # examples of answers that changed, for the report
+
+Answer = Mapping[str, Any]
+Scores = list[list[bool]]  # [prompt][draw]
+
+
+def inputs(recipe: Recipe) -> dict[str, Any]:
+    execution = ("evaluate.batch_size",)  # how the answers are computed, not what they are
+    settings = {**flat(recipe.evaluate, "evaluate"), **flat(recipe.reward, "reward")}
+    return {"train.seed": recipe.train.seed, **{k: v for k, v in settings.items() if k not in execution}}
+
+
+def _max_new_tokens(context: Context) -> int:
+    return int(str(context.plan.effective.get("data.max_response_length", 512)))
+
+
+def run(context: Context) -> Outputs:
+    recipe, run = context.recipe, context.run
+    if not recipe.evaluate.enabled:
+        context.console.line("evaluation is switched off in the recipe")
+        return Outputs([], {"enabled": False})
+    log = run.logs / "evaluate.log"
+    rows = _rows(run.data / "test.parquet")
+    with replacing(run.evaluation) as folder:
+        command = [sys.executable, "-m", "verlbox.generate", "--rows", str(run.data / "test.parquet")]
+        command += ["--out", str(folder)]
+        command += ["--model", f"base={base_model(run)}", "--model", f"trained={run.model}"]
+        command += ["--draws", str(recipe.evaluate.draws), "--temperature", str(recipe.evaluate.temperature)]
+        command += ["--seed", str(recipe.train.seed), "--batch-size", str(recipe.evaluate.batch_size)]
+        command += ["--max-new-tokens", str(_max_new_tokens(context))]
+        environment = child_environment(context.plan)
+        environment.pop("OMP_NUM_THREADS", None)  # verl has ended; generation may use every core
+        code = process.run(command, log=log, tag=tag(run), environment=environment, cwd=run.path)
+        if code != 0:
+            raise command_failed("the evaluation", code, log)
+        graded = {
+            name: _grade(_read(folder / f"{name}.jsonl"), rows, recipe.reward.name, recipe.reward.arguments)
+            for name in MODELS
+        }
+        for name in MODELS:
+            lines = (json.dumps(answer, ensure_ascii=False) for answer in graded[name])
+            (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        summary = summarise(graded["base"], graded["trained"], rows)
+        write_json(folder / "summary.json", summary)
+    for kind in ("greedy", "sampled"):
+        if kind in summary:
+            part = summary[kind]
+            shown = (f"{part[m]['accuracy']:.3f} ± {part[m]['standard_error']:.3f}" for m in MODELS)
+            context.console.line(f"{kind} accuracy on {summary['rows']} prompts: {' -> '.join(shown)}")
+    return Outputs([run.evaluation], {"enabled": True, "summary": summary})
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    import pyarrow.parquet
+
+    rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
+    return rows
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    with path.open(encoding="utf-8") as stream:
+        return [json.loads(line) for line in stream]
+
+
+def _grade(
+    answers: list[dict[str, Any]], rows: Sequence[Mapping[str, Any]], reward: str, arguments: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """The answers with score, acc and reason, by the reward function of training."""
+    module = importlib.import_module(f"verlbox.rewards.{reward}")
+    asked = [rows[answer["index"]] for answer in answers]
+    graded = module.compute_score(
+        [row["data_source"] for row in asked],
+        [answer["response"] for answer in answers],
+        [row["reward_model"]["ground_truth"] for row in asked],
+        [row["extra_info"] for row in asked],
+        **arguments,
+    )
+    kept = ("score", "acc", "reason")
+    return [{**a, **{key: g[key] for key in kept if key in g}} for a, g in zip(answers, graded, strict=True)]
+
+
+def _scores(answers: Sequence[Answer], rows: int, draws: Sequence[int]) -> Scores:
+    table = {(a["index"], a["draw"]): bool(a["acc"]) for a in answers}
+    return [[table[index, draw] for draw in draws] for index in range(rows)]
+
+
+def summarise(base: Sequence[Answer], trained: Sequence[Answer], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Accuracies with standard errors, paired gain and test, reasons, groups, and answers that changed.
+
+    Answers hold index (of the row), draw (0 greedy, 1.. sampled), response, acc and reason. Greedy answers are compared
+    by McNemar's exact test, sampled ones by the mean difference over prompts, since draws of a prompt are not
+    independent (see metrics/statistics.py for the formulas).
+    """
+    n = len(rows)
+    draws = sorted({a["draw"] for a in base} - {0})
+    models = {"base": base, "trained": trained}
+    greedy = {name: _scores(answers, n, [0]) for name, answers in models.items()}
+    flat = {name: [row[0] for row in scores] for name, scores in greedy.items()}
+    test = statistics.mcnemar(flat["base"], flat["trained"])
+    gain = statistics.paired_gain(greedy["base"], greedy["trained"])
+    summary: dict[str, Any] = {
+        "rows": n,
+        "greedy": {
+            **{name: asdict(statistics.accuracy(scores)) for name, scores in flat.items()},
+            **asdict(gain),
+            "mcnemar_p": test.p,
+            "base_only": test.base_only,
+            "trained_only": test.trained_only,
+        },
+    }
+    if draws:
+        sampled = {name: _scores(answers, n, draws) for name, answers in models.items()}
+        summary["sampled"] = {
+            "draws": len(draws),
+            **{name: asdict(statistics.clustered_accuracy(scores)) for name, scores in sampled.items()},
+            **asdict(statistics.paired_gain(sampled["base"], sampled["trained"])),
+        }
+    summary["groups"] = _groups(flat, rows)
+    summary["reasons"] = {
+        name: dict(Counter(a["reason"] for a in answers if a["draw"] == 0)) for name, answers in models.items()
+    }
+    summary["changed"] = _changed(base, trained, rows)
+    return summary
+
+
+def _groups(flat: Mapping[str, Sequence[bool]], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Greedy accuracy by each grouping column of the data set (MATH: level and subject)."""
+    groups: dict[str, Any] = {}
+    for column in ("level", "subject", "type"):
+        members: dict[str, list[int]] = {}
+        for index, row in enumerate(rows):
+            value = (row.get("extra_info") or {}).get(column) or row.get(column)
+            if isinstance(value, str):
+                members.setdefault(value, []).append(index)
+        if members:
+            groups[column] = {
+                value: {name: asdict(statistics.accuracy([scores[i] for i in chosen])) for name, scores in flat.items()}
+                for value, chosen in sorted(members.items())
+            }
+    return groups
+
+
+def _changed(
+    base: Sequence[Answer], trained: Sequence[Answer], rows: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Greedy answers whose verdict changed: those that were lost first, since they are read first."""
+    before, after = ({a["index"]: a for a in answers if a["draw"] == 0} for answers in (base, trained))
+    changed = [i for i in before if bool(before[i]["acc"]) != bool(after[i]["acc"])]
+    changed.sort(key=lambda i: (bool(after[i]["acc"]), i))
+    return [
+        {
+            "index": i,
+            "question": rows[i]["prompt"][-1]["content"],
+            "ground_truth": rows[i]["reward_model"]["ground_truth"],
+            "base": before[i]["response"],
+            "trained": after[i]["response"],
+            "trained_correct": bool(after[i]["acc"]),
+        }
+        for i in changed[:CHANGED_SHOWN]
+    ]

@@ -1,0 +1,94 @@
+"""Preprocess: the data set in verl's schema, over-long and unusable rows left out, counted and listed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from verlbox import datasets, findings
+from verlbox.datasets import DATASETS, Split
+from verlbox.findings import Finding
+from verlbox.plan import Plan, base_model, effective_settings, prompt_length_file
+from verlbox.recipe import Recipe, flat
+from verlbox.run import replacing
+from verlbox.stages import Context, Outputs, StageError
+
+NO_ROWS = findings.register("dataset-no-rows-left", "error", "No row of a split is left after filtering.")
+
+NAME = "preprocess"
+KEYS = ("format", "prompt", "max_prompt_length", "max_bad_share")
+
+
+def inputs(recipe: Recipe) -> dict[str, Any]:
+    settings = {key: value for key, value in flat(recipe.dataset, "dataset").items() if key.split(".")[1] in KEYS}
+    lengths = {key: value for key, value in _data_overrides(recipe).items() if key.endswith("_length")}
+    return {**settings, "dataset.prompt.sha256": datasets.named(recipe.dataset.prompt).sha256, **lengths}
+
+
+def _data_overrides(recipe: Recipe) -> dict[str, object]:
+    own = recipe.train.verl.get("DATA", {})
+    return {k: v for k, v in effective_settings(own, recipe.overrides).items() if k.startswith("data.")}
+
+
+def run(context: Context) -> Outputs:
+    recipe, run = context.recipe, context.run
+    tokenizer = base_model(run)
+    dataset = DATASETS["arithmetic" if recipe.dataset.source == "bundled" else recipe.dataset.format]
+    limit = prompt_limit(context.plan, tokenizer)
+    train, test, problems = datasets.prepare(
+        Path(context.details["download"]["dataset"]["path"]),
+        dataset,
+        datasets.named(recipe.dataset.prompt),
+        tokenizer_path=tokenizer,
+        max_prompt_length=limit,
+        max_bad_share=recipe.dataset.max_bad_share,
+    )
+    problems += [_no_rows(split, limit) for split in (train, test) if not split.rows]
+    if findings.has_errors(problems):
+        raise StageError(problems, {"train": train.counts, "test": test.counts})
+    length = max(*train.lengths, *test.lengths) if recipe.dataset.max_prompt_length == "auto" else limit
+    summary = {
+        "max_prompt_length": length if "data.max_prompt_length" not in _data_overrides(recipe) else limit,
+        "longest_prompt": max(*train.lengths, *test.lengths),
+        "prompt": {"name": train.prompt.name, "sha256": train.prompt.sha256},
+        **{split.name: {**split.counts, "files": [str(f) for f in split.files]} for split in (train, test)},
+    }
+    with replacing(run.data) as folder:
+        for split in (train, test):
+            datasets.write_parquet(split, folder / f"{split.name}.parquet")
+        (folder / prompt_length_file(run).name).write_text(f"{summary['max_prompt_length']}\n")
+        (folder / "summary.json").write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        bad = [json.dumps(row, ensure_ascii=False) + "\n" for split in (train, test) for row in _bad_rows(split)]
+        (folder / "bad_rows.jsonl").write_text("".join(bad), encoding="utf-8")
+    for split in (train, test):
+        counts = ", ".join(f"{name} {count:,}" for name, count in split.counts.items() if count)
+        context.console.line(f"{split.name}: {counts}")
+    return Outputs([run.data], summary, problems)
+
+
+def prompt_limit(plan: Plan, tokenizer: Path) -> int:
+    """The longest prompt that is kept, in tokens: as set, or what the model's context leaves beside the response."""
+    wanted = plan.effective.get("data.max_prompt_length")
+    if isinstance(wanted, int):
+        return wanted
+    context = json.loads((tokenizer / "config.json").read_text())["max_position_embeddings"]
+    return int(context) - int(str(plan.effective.get("data.max_response_length", 512)))
+
+
+def _bad_rows(split: Split) -> list[dict[str, object]]:
+    rows = [
+        {"split": split.name, "index": r.index, "reason": r.reason, "detail": r.detail, "excerpt": r.excerpt}
+        for r in split.bad
+    ]
+    return rows + [{"split": split.name, "index": index, "reason": "too-long"} for index in split.too_long]
+
+
+def _no_rows(split: Split, limit: int) -> Finding:
+    counts = ", ".join(f"{name} {count}" for name, count in split.counts.items())
+    return NO_ROWS.finding(
+        f"{split.name}: no row is left ({counts}; prompts up to {limit} tokens are kept)",
+        why="There is nothing to train on or to validate with.",
+        fix="Raise dataset.max_prompt_length, or look at the data set's files.",
+        where=", ".join(map(str, split.files[:3])),
+    )

@@ -1,0 +1,254 @@
+"""Train: verl itself as a child process, from its last complete checkpoint, until its last step.
+
+Exit code 0 proves nothing about training, so the stage counts as done only when the checkpoint of the last planned
+step is there, complete. A training run that had reached it before (the marker was lost in a crash) is not started
+again: verl would run one step more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import verlbox
+from verlbox import checkpoints, findings, process
+from verlbox.console import Console, duration
+from verlbox.metrics.read import parse_line
+from verlbox.plan import ROOT, Plan, Steps, verl_command
+from verlbox.recipe import Recipe, flat
+from verlbox.run import Run, set_aside
+from verlbox.stacks import STACKS
+from verlbox.stages import Context, Outputs, StageError, command_failed
+
+CHECKPOINT_SET_ASIDE = findings.register(
+    "checkpoint-set-aside", "note", "A checkpoint that was being written when the run died was moved out of the way."
+)
+STOPPED_EARLY = findings.register(
+    "train-stopped-early", "error", "verl ended without an error, but before its last step or without its checkpoint."
+)
+NO_CHECKPOINTS = findings.register(
+    "train-without-checkpoints", "error", "The settings make verl write no checkpoint, so there would be no model."
+)
+NOTHING_LEFT = findings.register(
+    "train-nothing-left", "error", "Training is to go on under changed settings, but no step is left to train."
+)
+RETRIED = findings.register("ray-start-retried", "note", "Ray did not start in time and was started once more.")
+
+NAME = "train"
+LONGEST_RAY_PARENT = 24  # characters; Ray adds about 80 to it in its socket paths
+SHOWN = (  # what the progress line shows: label, verl's metric, format
+    ("reward", "critic/score/mean", ".3f"),
+    ("length", "response_length/mean", ".1f"),
+    ("tokens/s", "perf/throughput", ",.0f"),
+)
+RAY_START_FAILED = (
+    "The current node timed out during startup",
+    "Failed to start the GCS",
+    "Timed out waiting for file",
+)
+
+
+def inputs(recipe: Recipe) -> dict[str, Any]:
+    """Every setting that training depends on, and the software that gives it its meaning."""
+    settings = {"train": recipe.train, "reward": recipe.reward}
+    stack = STACKS[recipe.stack]
+    return {
+        "stack": stack.name,
+        "verl": stack.verl,
+        "verlbox": verlbox.__version__,
+        "overrides": recipe.overrides,
+        **{key: value for name, section in settings.items() for key, value in flat(section, name).items()},
+    }
+
+
+def run(context: Context) -> Outputs:
+    run, plan = context.run, context.plan
+    assert plan.steps is not None, "preprocess has run, so the rows are known"
+    folder, total = checkpoint_folder(plan), plan.steps.total
+    _refuse_no_checkpoints(plan)
+    leftovers = process.end_tagged(tag(run))
+    if leftovers:
+        context.console.line(f"ended {leftovers} processes that an earlier attempt had left")
+    mended = _repair(plan)
+    notes = [
+        CHECKPOINT_SET_ASIDE.finding(
+            f"incomplete checkpoint moved to {moved}",
+            why="verl would have died on it, or resumed from it wrongly.",
+            fix="Nothing to do; remove the folder when you do not need it.",
+        )
+        for moved in mended.set_aside
+    ]
+    log = run.logs / "train.log"
+    seconds = 0.0
+    if mended.step >= total:
+        context.console.line(f"training had reached step {mended.step} of {total} already")
+    else:
+        if mended.step:
+            context.console.line(f"resuming after step {mended.step} of {total}")
+        started = time.monotonic()
+        if _train(context, plan.steps, mended.step, log):
+            notes.append(
+                RETRIED.finding("Ray was started twice", why="Its first start took over 30 s.", fix="Nothing to do.")
+            )
+        seconds = time.monotonic() - started
+    reached = _repair(plan)
+    if reached.step < total:
+        raise StageError(
+            STOPPED_EARLY.finding(
+                f"the last complete checkpoint is of step {reached.step}, not {total}",
+                why="verl's exit code was 0, which proves nothing; there is no trained model.",
+                fix=f"Read {log}; run the same command again to go on.",
+                where=str(log),
+            ),
+            {"exit_code": 0, "log": str(log)},
+        )
+    last = folder / f"global_step_{total}"
+    details = {
+        "steps": total,
+        "resumed_from": mended.step,
+        "checkpoint": str(last),
+        "train_seconds": seconds,
+        "exit_code": 0,
+        "log": str(log),
+    }
+    return Outputs([last], details, notes)
+
+
+def tag(run: Run) -> str:
+    """What marks the processes of a run: its place, which no other run shares."""
+    return str(run.path)
+
+
+def checkpoint_folder(plan: Plan) -> Path:
+    return plan.run.path / str(plan.effective["trainer.default_local_dir"])
+
+
+def last_complete_step(plan: Plan) -> int:
+    """The newest step with a complete checkpoint, without mending anything; 0 when there is none."""
+    roles, contents = _expected(plan)
+    found = [f for f in checkpoints.folders(checkpoint_folder(plan)) if checkpoints.is_complete(f, roles, contents)]
+    return checkpoints.step_of(found[-1]) if found else 0
+
+
+def set_checkpoints_aside(plan: Plan) -> None:
+    """Moves the checkpoints of a finished training out of verl's way, so that it begins anew; nothing is deleted."""
+    folder = checkpoint_folder(plan)
+    if folder.exists():
+        set_aside(folder, plan.run.path / "earlier")
+
+
+def _expected(plan: Plan) -> tuple[list[str], list[str]]:
+    """verl's role folders, and what each of them must hold."""
+    with_critic = plan.effective.get("algorithm.adv_estimator", "gae") == "gae"
+    contents = plan.effective.get("actor_rollout_ref.actor.checkpoint.save_contents") or ["model", "optimizer", "extra"]
+    assert isinstance(contents, list)
+    return ["actor", "critic"] if with_critic else ["actor"], contents
+
+
+def _repair(plan: Plan) -> checkpoints.Repair:
+    folder = checkpoint_folder(plan)
+    roles, contents = _expected(plan)
+    return checkpoints.repair(folder, roles, contents, folder.with_name(f"{folder.name}.incomplete"))
+
+
+def _refuse_no_checkpoints(plan: Plan) -> None:
+    frequency = plan.effective.get("trainer.save_freq", -1)
+    if not isinstance(frequency, int) or frequency <= 0:
+        raise StageError(
+            NO_CHECKPOINTS.finding(
+                f"trainer.save_freq = {frequency}",
+                why="verl 0.6.1 writes no checkpoint at all then, not even at the last step (ray_trainer.py, fit).",
+                fix="Set trainer.save_freq to a positive number; the last step is always saved then.",
+            )
+        )
+
+
+def _train(context: Context, steps: Steps, done: int, log: Path) -> bool:
+    """Runs verl; returns whether Ray had to be started a second time."""
+    plan, run = context.plan, context.run
+    command = verl_command(plan.settings, plan.recipe.overrides)
+    run.tensorboard.mkdir(parents=True, exist_ok=True)
+    run.logs.mkdir(parents=True, exist_ok=True)
+    for attempt in (1, 2):
+        progress = Progress(context.console, steps.total, done)
+        context.console.line("starting Ray and verl (half a minute or more) ...")
+        begin = log.stat().st_size if log.exists() else 0
+        with ray_folder(run) as ray_tmp:
+            environment = {**child_environment(plan), "RAY_TMPDIR": str(ray_tmp)}
+            code = process.run(
+                command, log=log, tag=tag(run), environment=environment, cwd=run.path, on_line=progress.feed
+            )
+        if code == 0:
+            return attempt == 2
+        if attempt == 1 and progress.step == done and _ray_did_not_start(log, begin):
+            context.console.line("Ray did not start in time; trying once more")
+            continue
+        raise command_failed("verl", code, log)
+    raise AssertionError("unreachable")
+
+
+def _ray_did_not_start(log: Path, begin: int) -> bool:
+    with log.open("rb") as stream:
+        stream.seek(begin)
+        text = stream.read().decode("utf-8", "replace")
+    return any(sign in text for sign in RAY_START_FAILED)
+
+
+def child_environment(plan: Plan) -> dict[str, str]:
+    """This process's environment with verlbox's additions; PYTHONPATH is added to, not replaced."""
+    environment = {**os.environ, **plan.environment}
+    if os.environ.get("PYTHONPATH"):
+        environment["PYTHONPATH"] = f"{plan.environment['PYTHONPATH']}:{os.environ['PYTHONPATH']}"
+    return environment
+
+
+@contextlib.contextmanager
+def ray_folder(run: Run) -> Iterator[Path]:
+    """A short-lived folder for Ray's session, since Ray's socket paths must stay below 108 bytes.
+
+    When the block ends with an error or without a trained model, Ray's own logs are worth reading: they are kept.
+    """
+    parent = tempfile.gettempdir()
+    folder = Path(tempfile.mkdtemp(prefix="vbx-", dir=parent if len(parent) <= LONGEST_RAY_PARENT else "/tmp"))
+    try:
+        yield folder
+    finally:
+        for logs in folder.glob("ray/session_2*/logs"):
+            with contextlib.suppress(OSError, shutil.Error):
+                shutil.copytree(logs, run.logs / "ray" / logs.parent.name, dirs_exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass
+class Progress:
+    """One line of progress a step, made from verl's own metrics line."""
+
+    console: Console
+    total: int
+    step: int
+    started: float = field(default_factory=time.monotonic)
+    seconds: list[float] = field(default_factory=list)
+
+    def feed(self, line: str) -> None:
+        parsed = parse_line(line) if "step:" in line else None
+        if parsed is None or parsed[0] <= self.step:  # step 0 holds the validation before training
+            return
+        self.step, metrics = parsed
+        self.seconds.append(metrics.get("timing_s/step", metrics.get("perf/time_per_step", 0.0)))
+        self.console.progress(self.text(metrics))
+
+    def text(self, metrics: Mapping[str, float]) -> str:
+        recent = self.seconds[-5:]
+        left = (self.total - self.step) * sum(recent) / len(recent)
+        parts = [f"step {self.step}/{self.total}"]
+        for label, key, form in SHOWN:
+            if key in metrics:
+                parts.append(f"{label} {metrics[key]:{form}}")
+        return " | ".join([*parts, f"{duration(recent[-1])}/step", f"ETA {duration(left)}"])
