@@ -120,7 +120,7 @@ def line(
         ends = [float(end) for end in bound]
         if len(ends) != 2 or ends[0] > ends[1]:
             raise ValueError(f"a band is two numbers, the lower first, not {ends}")
-        limit = Band(*ends)
+        limit = Band(ends[0], ends[1])
     else:
         limit = float(bound)
     if (operator == "within") != isinstance(limit, Band | str):

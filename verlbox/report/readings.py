@@ -1,0 +1,343 @@
+"""Reads verl's numbers for what they are: which are scaled, which are constant by construction, what they add up to.
+
+Facts about verl are stated with the file of verl v0.6.1 that they were read from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from verlbox.metrics.read import Metrics, Series, is_validation, series
+from verlbox.metrics.statistics import Fisher, fisher, mean, proportion_standard_error
+from verlbox.report.facts import RunFacts
+
+ACTOR = "actor_rollout_ref.actor."
+CRITIC = "critic."
+
+# Names that verl has used for the same thing, newest first.
+SCORE = ("critic/score/mean",)
+ENTROPY = ("actor/entropy", "actor/entropy_loss")
+KL_LOSS = ("actor/kl_loss",)
+KL_REWARD = ("actor/reward_kl_penalty", "critic/kl")
+STEP_TIME = ("perf/time_per_step", "timing_s/step")
+
+
+def _integer(settings: Mapping[str, Any], key: str) -> int | None:
+    value = settings.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _flag(settings: Mapping[str, Any], key: str) -> bool:
+    return settings.get(key) is True or str(settings.get(key)).lower() == "true"
+
+
+# --- losses divided by gradient accumulation -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rescaling:
+    """What a logged loss must be multiplied with. `factor` is None when it cannot be known; `why` is then one of
+    "dynamic-batches" or "settings-unknown"."""
+
+    factor: int | None
+    why: str = ""
+
+
+def rescaling(name: str, facts: RunFacts) -> Rescaling | None:
+    """The factor for actor/pg_loss, actor/kl_loss and critic/vf_loss; None where verl logs the loss undivided.
+
+    Source: verl v0.6.0 and v0.6.1, workers/actor/dp_actor.py and workers/critic/dp_critic.py (update_policy,
+    update_critic): each micro-batch's loss is logged times 1 / gradient_accumulation, then the micro-batches are
+    averaged. gradient_accumulation = ppo_mini_batch_size * rollout.n / (devices / sequence parallel size), divided by
+    ppo_micro_batch_size_per_gpu (workers/fsdp_workers.py, "normalize config"). With dynamic batches the divisor is
+    the number of micro-batches, which is not logged. v0.4, v0.5, v0.9 and Megatron workers log the loss as it is.
+    """
+    if name not in ("actor/pg_loss", "actor/kl_loss", "critic/vf_loss"):
+        return None
+    settings = facts.verl_overrides
+    if not str(facts.versions.get("verl", "")).startswith("0.6."):
+        return None
+    prefix = CRITIC if name.startswith("critic/") else ACTOR
+    if settings.get(prefix + "strategy", "fsdp") == "megatron":
+        return None
+    if _flag(settings, prefix + "use_dynamic_bsz") or (
+        prefix == CRITIC and prefix + "use_dynamic_bsz" not in settings and _flag(settings, ACTOR + "use_dynamic_bsz")
+    ):
+        return Rescaling(None, "dynamic-batches")
+    devices = (_integer(settings, "trainer.n_gpus_per_node") or 8) * (_integer(settings, "trainer.nnodes") or 1)
+    mini = _integer(settings, prefix + "ppo_mini_batch_size") or _integer(settings, ACTOR + "ppo_mini_batch_size")
+    micro = _integer(settings, prefix + "ppo_micro_batch_size_per_gpu")
+    if micro is None and (total := _integer(settings, prefix + "ppo_micro_batch_size")) is not None:
+        micro = max(1, total // devices)
+    if micro is None:
+        return Rescaling(None, "settings-unknown")
+    samples = (mini or 256) * (_integer(settings, "actor_rollout_ref.rollout.n") or 1)
+    parallel = _integer(settings, prefix + "ulysses_sequence_parallel_size") or 1
+    return Rescaling(max(1, samples // max(1, devices // parallel) // micro))
+
+
+def scaled(points: Series, factor: int) -> Series:
+    """The series with every value multiplied."""
+    return series(zip(points.steps, (v * factor for v in points.values), strict=True))
+
+
+# --- clipping --------------------------------------------------------------------------------------------------
+
+
+def clipping(facts: RunFacts, metrics: Metrics) -> str:
+    """What actor/pg_clipfrac says: "by-construction" when a batch is one update, so that old and new policy are the
+    same and nothing can be clipped; "all-zero" when the settings are unknown but no value differs from 0; else "".
+
+    Source: verl v0.6.1 workers/actor/dp_actor.py: with one mini-batch and one epoch, old_log_prob is the policy's own.
+    """
+    settings = facts.verl_overrides
+    batch = _integer(settings, "data.train_batch_size")
+    mini = _integer(settings, ACTOR + "ppo_mini_batch_size")
+    if batch is not None and mini is not None:
+        return "by-construction" if mini >= batch and (_integer(settings, ACTOR + "ppo_epochs") or 1) == 1 else ""
+    points = metrics.get("actor/pg_clipfrac")
+    return "all-zero" if points is not None and len(points) and not any(points.values) else ""
+
+
+def is_group_of_one(facts: RunFacts) -> bool:
+    """GRPO with one answer a prompt: verl takes the mean of such a group as 0 and its deviation as 1
+    (v0.6.1 trainer/ppo/core_algos.py, compute_grpo_outcome_advantage), so the advantage is the reward itself."""
+    settings = facts.verl_overrides
+    return (
+        settings.get("algorithm.adv_estimator") == "grpo"
+        and (_integer(settings, "actor_rollout_ref.rollout.n") or 1) == 1
+    )
+
+
+# --- validation ------------------------------------------------------------------------------------------------
+
+
+def validations(metrics: Metrics) -> dict[str, Series]:
+    """The main validation curve of each data source, by metric name: the mean over answers of verl's core value."""
+    core = {
+        name: points
+        for name, points in sorted(metrics.series.items())
+        if (name.startswith("val-core/") and "/mean@" in name) or name.startswith(("test_score/", "val/test_score/"))
+    }
+    if core:
+        return core
+    return {n: p for n, p in sorted(metrics.series.items()) if n.startswith("val-core/")}
+
+
+def validation_rows(facts: RunFacts) -> int | None:
+    """How many prompts a validation graded: the data's rows, or verl's data.val_max_samples when that is fewer."""
+    rows = next((flow.kept for flow in facts.data if flow.split in ("test", "validation", "val")), None)
+    limit = _integer(facts.verl_overrides, "data.val_max_samples")
+    if limit is not None and limit > 0:
+        return limit if rows is None else min(rows, limit)
+    return rows
+
+
+@dataclass(frozen=True)
+class Change:
+    """First against last value of a validation of n prompts (None when unknown).
+
+    `graded` is True when the values are not counts over n, so that the reward is not just right or wrong; counts for
+    Fisher's test are then rounded and standard errors are upper bounds. `outside` says the values leave [0, 1].
+    """
+
+    name: str
+    first_step: int
+    first: float
+    last_step: int
+    last: float
+    points: int
+    n: int | None
+    graded: bool
+    outside: bool
+    first_error: float | None
+    last_error: float | None
+    test: Fisher | None
+
+    @property
+    def gain(self) -> float:
+        return self.last - self.first
+
+
+def change(name: str, points: Series, n: int | None) -> Change | None:
+    """The change of a validation between its first and last finite value; None when there is no finite value."""
+    finite = points.finite()
+    if not len(finite):
+        return None
+    first, last = finite.values[0], finite.values[-1]
+    outside = not all(0 <= v <= 1 for v in finite.values)
+    whole = n is not None and all(abs(v * n - round(v * n)) < 0.02 for v in finite.values)
+    usable = n is not None and n > 0 and not outside
+    test = None
+    first_error = last_error = None
+    if usable and n is not None:
+        first_error = proportion_standard_error(first, n)
+        last_error = proportion_standard_error(last, n)
+        if len(finite) > 1:
+            test = fisher(round(first * n), n, round(last * n), n)
+    return Change(
+        name,
+        finite.steps[0],
+        first,
+        finite.steps[-1],
+        last,
+        len(finite),
+        n,
+        not whole,
+        outside,
+        first_error,
+        last_error,
+        test,
+    )
+
+
+# --- time ------------------------------------------------------------------------------------------------------
+
+PHASES = ("gen", "reward", "old_log_prob", "ref", "values", "adv", "update_critic", "update_actor", "update_weights")
+BESIDE = ("testing", "save_checkpoint")
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Mean seconds a step in one phase, and its share of the step."""
+
+    name: str
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Where a step's time goes, over `steps` steps. `phases` sum to `seconds`, the last being "rest".
+
+    `beside` are validation and checkpoints: mean seconds when they happen and how often; `beside_inside` says that
+    verl counted them into the step, in which case they are a phase of their own too.
+    """
+
+    steps: int
+    seconds: float
+    phases: tuple[Phase, ...]
+    beside: tuple[tuple[str, float, int], ...]
+    beside_inside: bool
+
+
+def step_time(metrics: Metrics) -> StepTime | None:
+    """The breakdown of verl's timing_s/* (timing/* in 2024); None when no step time was recorded."""
+    prefix = "timing_s/" if any(name.startswith("timing_s/") for name in metrics.series) else "timing/"
+    known: dict[str, dict[int, float]] = {}
+    for name in (*PHASES, *BESIDE):
+        points = metrics.get(prefix + name)
+        if points is not None and len(finite := points.finite()):
+            known[name] = dict(zip(finite.steps, finite.values, strict=True))
+    whole = metrics.get(*STEP_TIME)
+    if whole is not None and len(whole.finite()):
+        totals = dict(zip(whole.finite().steps, whole.finite().values, strict=True))
+    else:
+        totals = {}
+        for name in PHASES:
+            for step, value in known.get(name, {}).items():
+                totals[step] = totals.get(step, 0.0) + value
+    if not totals or not known:
+        return None
+    inside = 0
+    for name in BESIDE:
+        for step in known.get(name, {}).keys() & totals.keys():
+            spent = sum(known[p].get(step, 0.0) for p in PHASES if p in known)
+            inside += 1 if totals[step] >= spent + 0.9 * known[name][step] else -1
+    counted = (*PHASES, *BESIDE) if inside > 0 else PHASES
+    n = len(totals)
+    seconds = math.fsum(totals.values()) / n
+    means = {name: math.fsum(known[name].get(step, 0.0) for step in totals) / n for name in counted if name in known}
+    rest = seconds - math.fsum(means.values())
+    phases = [Phase(name, value, value / seconds if seconds else 0.0) for name, value in means.items()]
+    phases.sort(key=lambda phase: -phase.seconds)
+    phases.append(Phase("rest", rest, rest / seconds if seconds else 0.0))
+    beside = tuple(
+        (name, math.fsum(known[name].values()) / len(known[name]), len(known[name])) for name in BESIDE if name in known
+    )
+    return StepTime(n, seconds, tuple(phases), beside, inside > 0)
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Mean tokens per second and device over the steps, split by the mean lengths of prompt and response (None when
+    a length was not recorded), and tokens per second of generation alone."""
+
+    total: float
+    prompt: float | None
+    response: float | None
+    generation: float | None
+
+
+def throughput(metrics: Metrics) -> Throughput | None:
+    """Source: verl v0.6.1 trainer/ppo/metric_utils.py: perf/throughput = (prompt + response tokens) / (step seconds
+    x devices); timing_per_token_ms/gen = milliseconds of generation / response tokens."""
+    points = metrics.get("perf/throughput")
+    if points is None or not len(points.finite()):
+        return None
+    total = points.finite()
+    prompts, responses = metrics.get("prompt_length/mean"), metrics.get("response_length/mean")
+    prompt = response = None
+    if prompts is not None and responses is not None:
+        a = dict(zip(prompts.steps, prompts.values, strict=True))
+        b = dict(zip(responses.steps, responses.values, strict=True))
+        shares = [
+            (v, a[s] / (a[s] + b[s]))
+            for s, v in zip(total.steps, total.values, strict=True)
+            if s in a and s in b and a[s] + b[s] > 0
+        ]
+        if shares:
+            prompt = mean([v * share for v, share in shares]).mean
+            response = mean([v * (1 - share) for v, share in shares]).mean
+    per_token = metrics.get("timing_per_token_ms/gen")
+    generation = None
+    if per_token is not None and (values := [v for v in per_token.finite().values if v > 0]):
+        generation = 1000 / mean(values).mean
+    return Throughput(mean(total.values).mean, prompt, response, generation)
+
+
+# Peak of one device that verl divides by, in FLOP/s (dense, 16 bit): verl v0.6.1 utils/flops_counter.py,
+# get_device_flops. The first name that occurs in the device's name counts.
+PEAKS: tuple[tuple[str, float], ...] = (
+    ("GB200", 2.5e15),
+    ("B200", 2.25e15),
+    ("MI300X", 1336e12),
+    ("H100", 989e12),
+    ("H800", 989e12),
+    ("H200", 989e12),
+    ("A100", 312e12),
+    ("A800", 312e12),
+    ("L40S", 362.05e12),
+    ("L40", 181.05e12),
+    ("A40", 149.7e12),
+    ("L20", 119.5e12),
+    ("H20", 148e12),
+    ("910B", 354e12),
+    ("Ascend910", 354e12),
+)
+CPU_PEAK = 448e9  # a placeholder in verl, not a measurement
+
+
+def peak(facts: RunFacts) -> tuple[str, float] | None:
+    """Name and FLOP/s of the peak in perf/mfu/*; None when the device is unknown or not in verl's table."""
+    if facts.platform == "cpu":
+        return "CPU", CPU_PEAK
+    if facts.hardware is None:
+        return None
+    return next((entry for entry in PEAKS if entry[0] in facts.hardware.device), None)
+
+
+# --- reasons ---------------------------------------------------------------------------------------------------
+
+
+def reason_series(metrics: Metrics) -> dict[str, Series]:
+    """Reward reason codes -> share of the validation's answers over steps (metrics `.../reason_<code>/mean@n`)."""
+    found: dict[str, Series] = {}
+    for name, points in sorted(metrics.series.items()):
+        for part in name.split("/"):
+            if part.startswith("reason_") and ((is_validation(name) and "/mean@" in name) or not is_validation(name)):
+                found.setdefault(part.removeprefix("reason_"), points)
+    return found
