@@ -1,0 +1,58 @@
+"""Lints: what is wrong with verl settings, said before the run.
+
+`check` looks at settings and facts and returns findings; it runs nothing and imports neither verl nor torch. What verl
+does is read from the source of the release the stack is pinned to; each finding's `why` names the place.
+
+Covered: verl 0.6.1's and 0.9.1's `main_ppo` with FSDP, the rules that need no device and no network. Not covered:
+Megatron's own parallel layout, multi-turn tools, reward models, anything that only the running process can know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from verlbox.findings import Finding, by_severity
+from verlbox.lints import (
+    algorithm,
+    batch,
+    hydra_keys,
+    lengths,
+    resources,
+    schedule,
+    tracking,
+    validation,
+    versions,
+    wiring,
+)
+from verlbox.lints.settings import ABSENT, SET, Facts, Settings, add_facts, make, shown_environment
+
+__all__ = ["ABSENT", "LINTS", "SET", "Facts", "Settings", "add_facts", "check", "shown_environment"]
+
+Lint = Callable[[Settings], Iterator[Finding]]
+
+LINTS: tuple[Lint, ...] = (
+    *hydra_keys.LINTS,
+    *batch.LINTS,
+    *algorithm.LINTS,
+    *lengths.LINTS,
+    *schedule.LINTS,
+    *resources.LINTS,
+    *tracking.LINTS,
+    *validation.LINTS,
+    *wiring.LINTS,
+    *versions.LINTS,
+)
+
+
+def check(
+    config: Mapping[str, object], facts: Facts, *, complete: bool = True, config_name: str = "ppo_trainer"
+) -> list[Finding]:
+    """All findings about `config`, errors first.
+
+    config: dotted verl keys that are set (an Hydra prefix `+`, `++`, `~` stays in the key), and optionally `merge.*`,
+    `env.*`, `parquet.*` and package names with versions. A value ABSENT says that the key is not set.
+    complete: whether what `config` does not mention has verl's default (a recipe, a script) or is merely not known.
+    config_name: the Hydra configuration that verl loads (`ppo_trainer` or `ppo_megatron_trainer`).
+    """
+    settings = make(config, facts, complete=complete, config_name=config_name)
+    return by_severity(finding for lint in LINTS for finding in lint(settings))
