@@ -36,8 +36,8 @@ class Operation:
         return {"+": a + b, "-": a - b, "*": a * b}[self.sign]
 
     def pairs(self) -> list[tuple[int, int]]:
-        """All (a, b) whose result is positive, ordered as they are asked."""
-        return [(a, b) for a in self.first for b in self.second if self.apply(a, b) > 0]
+        """All (a, b) whose result is from 1 to 99, ordered as they are asked."""
+        return [(a, b) for a in self.first for b in self.second if 1 <= self.apply(a, b) <= 99]
 
 
 OPERATIONS = (
@@ -54,7 +54,7 @@ OPERATIONS = (
     ),
     Operation(
         "-",
-        range(5, 61),
+        range(3, 41),
         range(2, 41),
         (
             ("{name} has {a} {things} and loses {b}. How many {things} does {name} have now?", "{name} has"),
@@ -66,7 +66,7 @@ OPERATIONS = (
     Operation(
         "*",
         range(2, 6),
-        range(2, 21),
+        range(2, 31),
         (
             ("{name} has {a} boxes with {b} {things} in each. How many {things} does {name} have?", "{name} has"),
             ("{name} fills {a} bags with {b} {things} each. How many {things} are there?", "There are"),
