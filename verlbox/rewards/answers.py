@@ -16,7 +16,7 @@ from typing import Literal
 
 MAX_DIGITS = 400  # Python's int() itself refuses more than 4,300; no answer of GSM8K or MATH has more than 40
 
-# What NFKC would spoil or leaves alone: superscripts become exponents, every minus sign and blank becomes the plain one.
+# What NFKC would spoil or leaves alone: superscripts become exponents, every minus sign becomes the plain one.
 _SUPERSCRIPTS = {ord(char): f"^{digit}" for char, digit in zip("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789", strict=True)}
 _CHARACTERS = {
     **_SUPERSCRIPTS,
@@ -55,6 +55,9 @@ def without_thinking(text: str) -> str:
         position = tag.end()
     if depth == 0:
         kept.append(text[position:])
+    else:  # never closed: only an explicit answer block ends it
+        block = text.find("<answer>", position)
+        kept.append(text[block:] if block >= 0 else "")
     return "\n".join(kept)
 
 
@@ -148,6 +151,11 @@ def line_value(line: str) -> LineValue:
     return results[0]
 
 
+def has_marker(response: str) -> bool:
+    """Whether a `####` line stands outside thinking."""
+    return "####" in without_thinking(response)
+
+
 def marker_value(response: str) -> LineValue | None:
     """The value of the last `#### N` line outside code fences and thinking; None when there is no marker.
 
@@ -170,3 +178,186 @@ def marker_value(response: str) -> LineValue | None:
         values.append(line_value(line))
     stated = {value.value for value in values if value.state == "value"}
     return values[0] if len(stated) <= 1 else LineValue("several")
+
+
+# ------------------------------------------------------------------------------------------------- boxes
+
+_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
+
+
+def matching_braces(text: str) -> dict[int, int]:
+    """Position of each opening brace -> position of its closing one, in one pass; escaped braces do not count."""
+    closing: dict[int, int] = {}
+    stack: list[int] = []
+    for match in re.finditer(r"\\.|[{}]", text, re.DOTALL):
+        if match[0] == "{":
+            stack.append(match.start())
+        elif match[0] == "}" and stack:
+            closing[stack.pop()] = match.start()
+    return closing
+
+
+@dataclass(frozen=True)
+class Box:
+    """One outermost box: its content (None when it never ends) and where it stands."""
+
+    content: str | None
+    start: int
+    end: int
+
+
+def _boxes(text: str) -> list[Box]:
+    """The outermost non-empty boxes of a text, in order; `\\boxed 5` without braces counts."""
+    closing = matching_braces(text)
+    found: list[Box] = []
+    for match in _BOX.finditer(text):
+        if found and match.start() < found[-1].end:
+            continue
+        at = match.end()
+        if at < len(text) and text[at] == "{":
+            if at not in closing:
+                found.append(Box(None, match.start(), match.end()))
+            elif text[at + 1 : closing[at]].strip():
+                found.append(Box(text[at + 1 : closing[at]], match.start(), closing[at] + 1))
+        else:
+            bare = re.compile(r"-?\d+(?:[.,/]\d+)*|\\[A-Za-z]+").match(text, at)
+            if bare:
+                found.append(Box(bare[0], match.start(), bare.end()))
+    return found
+
+
+_GAP_NOISE = re.compile(r"\\(?:text|mbox)\s*\{|\\q?quad|\\[()\[\],;:! ]|[$}*]|\\+(?=\s|$)")
+_GAP = re.compile(
+    r"[\s.,;+&]*|[^.!?\n]{0,40}(?:,|;|\+|&|\band|\bor|和|或)\s*(?:[A-Za-z]\w{0,3}(?:_\{?\w+\}?)?\s*=)?\s*"
+)
+
+
+def boxed_content(text: str) -> str | None:
+    """The last box; neighbouring ones (`\\boxed{1}, \\boxed{2}`) are one list. None without, or when it never ends."""
+    boxes = _boxes(text)
+    if not boxes or boxes[-1].content is None:
+        return None
+    contents: list[str] = [boxes[-1].content]
+    for previous, current in zip(reversed(boxes[:-1]), reversed(boxes[1:]), strict=True):
+        gap = text[previous.end : current.start]
+        if previous.content is None or len(gap) > 80 or not _GAP.fullmatch(_GAP_NOISE.sub(" ", gap).strip()):
+            break
+        contents.append(previous.content)
+    distinct = list(dict.fromkeys(content.strip() for content in reversed(contents)))
+    return ", ".join(distinct)
+
+
+_ANSWER_BLOCK = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.DOTALL | re.IGNORECASE)
+_SAID = re.compile(
+    r"(?:final\s+answer|answer|solution|答案)\s*(?:\*\*)?\s*(?:is|are|be|:|：|=|为|是)+\s*(?:\*\*)?\s*:?\s*(?=([^\n]{1,400}))",
+    re.IGNORECASE,
+)
+_MATH_SEGMENT = re.compile(r"\$\$([^$]+)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+
+
+_SAID_NUMBER = re.compile(
+    r"(?:\banswer\s+is|\banswer\s*[:：]|^\s*A\s*:|答案[是为：:]+)([^\n]{1,200})", re.IGNORECASE | re.MULTILINE
+)
+
+
+def stated_value(response: str) -> LineValue | None:
+    """The number a response commits to in any of the usual forms; None when it commits to nothing.
+
+    Boxes, then `#### N` lines (a box and a marker that differ are several values), then an `<answer>` block, then
+    `answer is N` or a line `A: N`.
+    """
+    text = plain_text(without_thinking(response))
+    marker = marker_value(text)
+    blocks = _ANSWER_BLOCK.findall(text)
+    boxed = [content for content in map(boxed_content, blocks) if content is not None]
+    if not boxed and (last := boxed_content(text)) is not None:
+        boxed = [last]
+    stated = [line_value(content) for content in boxed] + ([marker] if marker else [])
+    if not stated:
+        said = [_SENTENCE_END.split(match[1].strip(" *"), maxsplit=1)[0] for match in _SAID_NUMBER.finditer(text)]
+        stated = [line_value(line) for line in ([block for block in blocks if block.strip()] or said[-1:])]
+    if not stated:
+        return None
+    different = {value.value for value in stated if value.state == "value"}
+    return stated[0] if len(different) <= 1 else LineValue("several")
+
+
+def committed(response: str) -> tuple[str, ...]:
+    """The answers a response commits to: none, one, or several that must all be right.
+
+    The contents of `<answer>` blocks' boxes, else the last box, else the last `#### N` line, else a bare `<answer>`
+    block, else `answer is $...$`; all outside thinking.
+    """
+    text = without_thinking(response)
+    blocks = _ANSWER_BLOCK.findall(text)
+    boxed = [content for content in map(boxed_content, blocks) if content is not None]
+    if boxed:
+        return tuple(dict.fromkeys(content.strip() for content in boxed))
+    if _BOX.search(text):
+        content = boxed_content(text)
+        if content is not None:
+            return (content.strip(),)
+        if any(box.content is None for box in _boxes(text)):
+            return ()
+    if "####" in text:
+        line = text.rpartition("####")[2].partition("\n")[0]
+        line = _ANNOTATION.sub(" ", line).strip(" *_`\t")
+        return (line,) if line else ()
+    bare = [block.strip() for block in blocks if block.strip()]
+    if bare:
+        return tuple(dict.fromkeys(bare))
+    said = [match[1] for match in _SAID.finditer(text)]
+    if said:
+        segment = _MATH_SEGMENT.match(said[-1].strip())
+        if segment:
+            return (next(group for group in segment.groups() if group).strip(),)
+    return ()
+
+
+_PROSE = re.compile(r"(?<![\\A-Za-z])(?!(?:and|or)\b)[A-Za-z]{2,}(?![A-Za-z(])")
+_BRACKETED = re.compile(r"\[([^\[\],]{1,80})\]")
+_SENTENCE_END = re.compile(r"[.!?](?=\s|$|\")|\s(?:because|since|as|I hope)\s", re.IGNORECASE)
+_LABELLED = re.compile(r"[^\d\\$:：]{2,30}[:：]\s*(-?\d[\d.,]*)\s*[$€£¥][^\d]*")
+_LAST_NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:[.,/]\d+)?)\s*%?")
+
+
+def bare_answer(text: str) -> str:
+    """The answer in a text that is one already, or in the prose around it (offline comparison of bare answers)."""
+    text = re.sub(r"<\|[^<>|]*\|>\S*", " ", text).strip()
+    if "<think>" in text or "</think>" in text or "<answer>" in text or _BOX.search(text) or "####" in text:
+        behind = text[max((box.end for box in _boxes(text)), default=0) :] if "</" not in text else ""
+        final = re.search(r"final answer is:?\s*([^\n]{1,400})", behind, re.IGNORECASE)
+        return _from_sentence(final[1]) if final else ", ".join(committed(text))
+    segments = [next(group for group in match.groups() if group) for match in _MATH_SEGMENT.finditer(text)]
+    prose = _PROSE.findall(_MATH_SEGMENT.sub(" ", re.sub(r"\\[A-Za-z]+\s*\{[^{}]*\}|\\[A-Za-z]+", " ", text)))
+    label = bool(segments) and len(prose) == 1 and re.match(r"(?:answer|solution)\b", text, re.IGNORECASE) is not None
+    if len(prose) < 3 and not label and not re.match(r"(?:final\s+)?answer\s*:", text, re.IGNORECASE):
+        bracketed = re.fullmatch(r"[^\[\]]*[A-Za-z][^\[\]]*\[([^\[\],]{1,80})\]\W*", text)
+        labelled = _LABELLED.fullmatch(text)
+        inner = bracketed or labelled
+        return inner[1] if inner else text
+    said = [match[1] for match in _SAID.finditer(text)]
+    if said:
+        return _from_sentence(said[-1])
+    brackets = _BRACKETED.findall(text)
+    if brackets and not segments:
+        return str(brackets[-1])
+    if segments:
+        return segments[-1].strip()
+    return _from_sentence(text)
+
+
+def _from_sentence(sentence: str) -> str:
+    """The mathematics, else the last number of the first sentence, else of the whole."""
+    sentence = re.sub(r'\\?"', " ", sentence).strip()
+    segments = [next(group for group in match.groups() if group) for match in _MATH_SEGMENT.finditer(sentence)]
+    first = _SENTENCE_END.split(sentence.strip(), maxsplit=1)[0].strip()
+    if segments and not _PROSE.search(_MATH_SEGMENT.sub(" ", first)):
+        return first
+    if not _PROSE.search(first):
+        return first
+    numbers = _LAST_NUMBER.findall(_MATH_SEGMENT.sub(lambda m: m[0] if re.search(r"\d", m[0]) else " ", first))
+    if numbers:
+        return str(numbers[-1]).strip()
+    numbers = _LAST_NUMBER.findall(sentence)
+    return str(numbers[-1]).strip() if numbers else first

@@ -1,8 +1,9 @@
 """Why a response got its score: the reason codes, how verl's metrics carry them, and when they fail a run.
 
-verl 0.6.1 and 0.9.1 average every numeric key a reward returns over the validation set (`val-aux/<source>/<key>/mean@n`),
-skip strings, and log none of these keys for training steps. So every result carries the reason as a string (it lands in
-the dumped generations) and as one 0/1 column a code, and `append_tally` writes the training steps' reasons to a file.
+verl 0.6.1 and 0.9.1 average every numeric key that a reward returns over the validation set, as
+`val-aux/<source>/<key>/mean@n`, skip strings, and log none of these keys for training steps. So every result carries
+the reason as a string, for the dumped generations, and as one 0/1 column a code; `append_tally` keeps the reasons of
+the training steps in a file.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Literal
 from verlbox.findings import Finding, register
 
 Reason = Literal["ok", "wrong", "no_answer", "unparsable", "too_long", "timeout", "crash"]
+Row = dict[str, float | str]  # what a reward returns for one response; the same keys in every row
+
 REASONS: tuple[Reason, ...] = ("ok", "wrong", "no_answer", "unparsable", "too_long", "timeout", "crash")
 
 # These say that the grader failed, not that the model did.
@@ -29,9 +32,9 @@ UNGRADED = register(
 )
 
 
-def reason_columns(reason: Reason) -> dict[str, float | str]:
-    """The reason as verl can carry it: `reason` (text) and `reason_<code>` (1.0 or 0.0) for every code, in fixed order."""
-    columns: dict[str, float | str] = {"reason": reason}
+def reason_columns(reason: Reason) -> Row:
+    """The reason as verl can carry it: `reason` as text and every `reason_<code>` as 1.0 or 0.0, in fixed order."""
+    columns: Row = {"reason": reason}
     columns.update({f"reason_{code}": float(code == reason) for code in REASONS})
     return columns
 
@@ -64,7 +67,7 @@ def read_tally(path: str | Path) -> Counter[str]:
 
 
 def reason_shares(metrics: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Data source -> reason -> share of responses, from one validation's metrics (`val-*/<source>/reason_<code>/mean@n`)."""
+    """Data source -> reason -> share, from one validation's metrics (`val-aux/<source>/reason_<code>/mean@n`)."""
     shares: dict[str, dict[str, float]] = {}
     for name, value in metrics.items():
         parts = name.split("/")
