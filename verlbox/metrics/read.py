@@ -313,6 +313,11 @@ _TRUTH = re.compile(r"\s*(?:np\.)?(True|False)_?\s*")
 _REPEAT_MARK = re.compile(r"\s*\[repeated \d+x across cluster\].*$")
 
 
+def plain(line: str) -> str:
+    """A line of a log without terminal colours."""
+    return _ANSI.sub("", line)
+
+
 def parse_line(line: str) -> tuple[int, dict[str, float]] | None:
     """The step and the metrics of one line of verl's console log; None when it is not a metrics line.
 
@@ -327,7 +332,7 @@ def _parse(line: str) -> tuple[int, dict[str, float], int] | None:
     """As parse_line, with the number of values that could not be read."""
     if "step:" not in line:
         return None
-    text = _ANSI.sub("", line)
+    text = plain(line)
     match = _STEP.search(text)
     if match is None:
         return None

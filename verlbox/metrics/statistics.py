@@ -297,3 +297,23 @@ def welch(a: Sequence[float], b: Sequence[float]) -> Welch | None:
     error = math.sqrt(va + vb)
     t = (second.mean - first.mean) / error
     return Welch(second.mean - first.mean, error, t, _two_sided_t(t, degrees))
+
+
+def paired(differences: Sequence[float]) -> float | None:
+    """Two-sided p-value of a mean difference of 0 over paired steps, with the standard error enlarged for positive
+    lag-1 autocorrelation as in `trend` (Santer et al. 2000); None for fewer than three pairs or equal differences."""
+    found = mean(differences)
+    if found.n < 3 or found.standard_error == 0:
+        return None
+    residuals = [d - found.mean for d in differences]
+    r1 = math.fsum(a * b for a, b in itertools.pairwise(residuals)) / math.fsum(r * r for r in residuals)
+    effective = found.n if r1 <= 0 else found.n * (1 - r1) / (1 + r1)
+    if effective <= 1.5:
+        return 1.0
+    t = found.mean / found.standard_error * math.sqrt((effective - 1) / (found.n - 1))
+    return _two_sided_t(t, effective - 1)
+
+
+def two_sided_normal(z: float) -> float:
+    """P(|Z| >= |z|) of a standard normal: erfc(|z| / sqrt(2))."""
+    return math.erfc(abs(z) / math.sqrt(2))

@@ -30,6 +30,7 @@ from verlbox.report.model import (
     Tile,
     Tone,
     number,
+    p_equals,
     p_value,
     percent,
     seconds,
@@ -57,11 +58,7 @@ def build(
     steps = metrics.steps()
     found = tuple(by_severity([*acceptance.findings(verdict), *facts.findings, *metrics.findings]))
     summary = summarise(metrics)
-    changes = [
-        c
-        for name, points in readings.validations(metrics).items()
-        if (c := readings.change(name, points, readings.validation_rows(facts))) is not None
-    ]
+    changes = readings.changes(facts, metrics)
     sections = (
         _configuration(facts),
         _data(facts),
@@ -155,7 +152,7 @@ def _evaluation_sentences(evaluation: Mapping[str, Any]) -> Iterable[Paragraph]:
             trained_error=number(trained.get("standard_error"), 2),
             base_only=str(greedy.get("base_only", "–")),
             trained_only=str(greedy.get("trained_only", "–")),
-            p=p_value(float(p)) if p is not None else "–",
+            p=p_equals(p),
         )
     sampled = evaluation.get("sampled")
     if isinstance(sampled, Mapping) and "gain" in sampled:
@@ -183,8 +180,8 @@ def _validation_sentence(change: readings.Change) -> Paragraph:
         "gain": signed(change.gain),
         "n": number(float(change.n)) if change.n else "–",
         "error": number(change.last_error, 2),
-        "p": p_value(change.test.two_sided) if change.test else "–",
-        "greater": p_value(change.test.greater) if change.test else "–",
+        "p": p_equals(change.test.two_sided if change.test else None),
+        "greater": p_equals(change.test.greater if change.test else None),
         "rounded": text("headline.counts-rounded") if change.graded else "",
     }
     if change.points == 1:
@@ -215,7 +212,7 @@ def _score_sentences(facts: RunFacts, metrics: Metrics) -> Iterable[Paragraph]:
         "info" if not sure else "good" if line.slope > 0 else "bad",
         slope=signed(line.slope),
         t=number(line.t_adjusted, 2),
-        p=p_value(line.p_adjusted),
+        p=p_equals(line.p_adjusted),
         n=number(float(line.n)),
         adjusted=text("headline.trend-adjusted", r=number(line.autocorrelation, 2)) if line.autocorrelation > 0 else "",
     )
@@ -323,6 +320,8 @@ def _configuration(facts: RunFacts) -> Section:
             every = tuple((key, _shown(value)) for key, value in sorted(facts.verl_overrides.items()))
             columns = (text("column.setting"), text("column.value"))
             blocks.append(Table(text("configuration.all-settings"), columns, every, folded=True))
+        if not facts.recipe:
+            blocks.append(_plain("configuration.from-log", "info"))
     elif not facts.recipe:
         blocks.append(_plain("configuration.unknown", "warn"))
     columns = (text("column.package"), text("column.version"))
@@ -400,7 +399,7 @@ def _chart(identity: str, curves: Iterable[Curve | None], note: Text | None = No
 
 def charts(facts: RunFacts, metrics: Metrics) -> dict[str, tuple[Chart, ...]]:
     """All charts by group, in the groups that verl users know; the four PNG files hold the same."""
-    n = readings.validation_rows(facts)
+    n = readings.prompts_of_a_source(facts, metrics)
     validation = []
     for name, points in readings.validations(metrics).items():
         errors: tuple[float, ...] = ()

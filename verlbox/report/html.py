@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from verlbox.report.model import (
     Inline,
     Paragraph,
     Report,
+    Section,
     Table,
     number,
     text,
@@ -86,6 +87,21 @@ def render(report: Report, lang: Language, beside: Mapping[str, str]) -> str:
         sections=sections,
         thinned=thinned,
         beside=[beside[key] for key in ("metrics", "summary", *CHART_GROUPS) if key in beside],
+        version=__version__,
+        **assets(),
+    )
+
+
+def document(title: str, parts: Iterable[Section], lang: Language) -> str:
+    """Sections under a title, without a verdict: a comparison."""
+    say = language.speaker(lang)
+    return _template("document.html.j2").render(
+        locale=LOCALES[lang],
+        say=lambda key, **values: say(text(key, **values)),
+        title=title,
+        sections=[
+            {"id": s.id, "title": say(s.title), "blocks": [_block(b, say, lang) for b in s.blocks]} for s in parts
+        ],
         version=__version__,
         **assets(),
     )

@@ -20,6 +20,7 @@ from verlbox.report.model import (
     Inline,
     Paragraph,
     Report,
+    Section,
     Table,
     number,
     percent,
@@ -64,6 +65,17 @@ def render(report: Report, lang: Language, beside: Mapping[str, str]) -> str:
         lines += [say(text("ui.files-beside", files=", ".join(names))), ""]
     lines += [say(text("ui.made-by", version=__version__)), ""]
     return "\n".join(lines)
+
+
+def document(title: str, sections: Iterable[Section], lang: Language) -> str:
+    """Sections under a title, without a verdict: a comparison."""
+    say = language.speaker(lang)
+    lines = [f"# {_escape(title)}", ""]
+    for section in sections:
+        lines += [f"## {say(section.title)}", ""]
+        for block in section.blocks:
+            lines += _block(block, say, lang)
+    return "\n".join([*lines, say(text("ui.made-by", version=__version__)), ""])
 
 
 def _acceptance(report: Report, say: Say) -> Iterable[str]:

@@ -199,3 +199,11 @@ def seconds(value: float) -> str:
     if value < 3600:
         return f"{int(value // 60)} min {int(value % 60):02d} s"
     return f"{int(value // 3600)} h {int(value % 3600 // 60):02d} min"
+
+
+def p_equals(p: float | None) -> str:
+    """A p-value with its sign, for sentences: `p = 0.58`, `p < 0.001`."""
+    if p is None:
+        return "p = –"
+    shown = p_value(p)
+    return f"p {shown}" if shown.startswith("<") else f"p = {shown}"

@@ -6,7 +6,7 @@ Facts about verl are stated with the file of verl v0.6.1 that they were read fro
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,15 +116,25 @@ def is_group_of_one(facts: RunFacts) -> bool:
 
 
 def validations(metrics: Metrics) -> dict[str, Series]:
-    """The main validation curve of each data source, by metric name: the mean over answers of verl's core value."""
-    core = {
-        name: points
-        for name, points in sorted(metrics.series.items())
-        if (name.startswith("val-core/") and "/mean@" in name) or name.startswith(("test_score/", "val/test_score/"))
-    }
+    """The main validation curve of each data source, by metric name: the mean over answers of verl's core value.
+
+    verl of 2024 called it test_score/<source> before training and val/test_score/<source> after: one curve.
+    """
+    core: dict[str, Series] = {}
+    for name, points in sorted(metrics.series.items()):
+        if name.startswith("val-core/") and "/mean@" in name:
+            core[name] = points
+        elif name.startswith(("test_score/", "val/test_score/")):
+            later = "val/" + name.removeprefix("val/")
+            both = {**_by_step(core.get(later)), **_by_step(points)}
+            core[later] = series(sorted(both.items()))
     if core:
         return core
     return {n: p for n, p in sorted(metrics.series.items()) if n.startswith("val-core/")}
+
+
+def _by_step(points: Series | None) -> dict[int, float]:
+    return {} if points is None else dict(zip(points.steps, points.values, strict=True))
 
 
 def validation_rows(facts: RunFacts) -> int | None:
@@ -134,6 +144,18 @@ def validation_rows(facts: RunFacts) -> int | None:
     if limit is not None and limit > 0:
         return limit if rows is None else min(rows, limit)
     return rows
+
+
+def prompts_of_a_source(facts: RunFacts, metrics: Metrics) -> int | None:
+    """As validation_rows, but None when several data sources share those rows, as each one's part is not known."""
+    return validation_rows(facts) if len(validations(metrics)) == 1 else None
+
+
+def changes(facts: RunFacts, metrics: Metrics) -> list[Change]:
+    """The change of every validation curve that has a finite value."""
+    n = prompts_of_a_source(facts, metrics)
+    found = (change(name, points, n) for name, points in validations(metrics).items())
+    return [one for one in found if one is not None]
 
 
 @dataclass(frozen=True)
@@ -169,7 +191,7 @@ def change(name: str, points: Series, n: int | None) -> Change | None:
         return None
     first, last = finite.values[0], finite.values[-1]
     outside = not all(0 <= v <= 1 for v in finite.values)
-    whole = n is not None and all(abs(v * n - round(v * n)) < 0.02 for v in finite.values)
+    whole = n is not None and _are_counts(finite.values, n)
     usable = n is not None and n > 0 and not outside
     test = None
     first_error = last_error = None
@@ -192,6 +214,14 @@ def change(name: str, points: Series, n: int | None) -> Change | None:
         last_error,
         test,
     )
+
+
+def _are_counts(values: Sequence[float], n: int) -> bool:
+    """Whether the values can be counts over n, given the decimals that they were printed with (logs before verl 0.6
+    print three) and the precision of event files (about seven digits)."""
+    decimals = next((d for d in range(7) if all(abs(v - round(v, d)) < 1e-9 for v in values)), None)
+    slack = 0.02 + (0.0 if decimals is None else 0.5 * 10.0**-decimals * n)
+    return all(abs(v * n - round(v * n)) <= slack for v in values)
 
 
 # --- time ------------------------------------------------------------------------------------------------------
@@ -231,10 +261,10 @@ def step_time(metrics: Metrics) -> StepTime | None:
     for name in (*PHASES, *BESIDE):
         points = metrics.get(prefix + name)
         if points is not None and len(finite := points.finite()):
-            known[name] = dict(zip(finite.steps, finite.values, strict=True))
+            known[name] = _by_step(finite)
     whole = metrics.get(*STEP_TIME)
     if whole is not None and len(whole.finite()):
-        totals = dict(zip(whole.finite().steps, whole.finite().values, strict=True))
+        totals = _by_step(whole.finite())
     else:
         totals = {}
         for name in PHASES:
@@ -282,8 +312,7 @@ def throughput(metrics: Metrics) -> Throughput | None:
     prompts, responses = metrics.get("prompt_length/mean"), metrics.get("response_length/mean")
     prompt = response = None
     if prompts is not None and responses is not None:
-        a = dict(zip(prompts.steps, prompts.values, strict=True))
-        b = dict(zip(responses.steps, responses.values, strict=True))
+        a, b = _by_step(prompts), _by_step(responses)
         shares = [
             (v, a[s] / (a[s] + b[s]))
             for s, v in zip(total.steps, total.values, strict=True)

@@ -61,11 +61,6 @@ def as_json(report: Report) -> dict[str, Any]:
     """The content of report.json; docs/report.md describes it."""
     facts = report.facts
     spent = readings.step_time(report.metrics)
-    validations = []
-    for name, points in readings.validations(report.metrics).items():
-        change = readings.change(name, points, readings.validation_rows(facts))
-        if change is not None:
-            validations.append(asdict(change))
     scales = {
         name: asdict(scale)
         for name in ("actor/pg_loss", "actor/kl_loss", "critic/vf_loss")
@@ -112,7 +107,7 @@ def as_json(report: Report) -> dict[str, Any]:
             }
             for row in report.summary
         },
-        "validation": validations,
+        "validation": [asdict(change) for change in readings.changes(facts, report.metrics)],
         "evaluation": facts.evaluation,
         "losses_multiplied_by": scales,
         "step_time": None if spent is None else asdict(spent),
