@@ -1,0 +1,411 @@
+"""Names the first cause of a failure from a log's lines, live or afterwards.
+
+What is covered: causes of the catalogue, in whatever order Ray's workers print them; the root before what merely
+follows from it (time-outs of other ranks, dead actors, wrapped exceptions); failures that the run survived, and noise of
+a process that ends after its work is done; health of the training metrics. What is not: causes that leave no line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import BinaryIO, Literal
+
+from verlbox.diagnosis.catalogue import ROLES, Entry, Failure, Pattern, Platform, load
+from verlbox.diagnosis.health import Bounds, Health, read_metrics
+from verlbox.diagnosis.reader import Line, clean, lines_with
+from verlbox.findings import Finding, register
+
+UNKNOWN = register("log-unknown", "error", "The run failed, and the catalogue does not know this failure.")
+
+# failed: a fatal finding. finished: the work was done. unclear: neither is in the log.
+Outcome = Literal["failed", "finished", "unclear"]
+
+_SHOWN = 300  # characters of a line that are shown
+_WORTH = 8
+_FINISHED = re.compile(r"Final validation metrics|Training Progress: 100%\|")
+# What `_piece` looks at besides the catalogue: progress, ends, exceptions, and what tells the platform.
+_WORDS_OF_A_RUN = ("step:", "validation", "Progress:", "scratch", "Traceback", "Error", "Exception", "Fatal", "fault")
+_RESTARTED = "Training from scratch"
+_EXCEPTION = re.compile(
+    r"^\s*(?:(?:ERROR|CRITICAL|FATAL)\b[^\]]{0,60}\]\s*|\[E\S* \S+ \S+\]\s*)?"
+    r"(?:(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Killed|Exceeded|Timeout|NotFound)(?::|$|\()"
+    r"|Fatal Python error|Segmentation fault|Aborted|Killed$|terminate called|Traceback \(most recent call last\)"
+    r"|Bus error|FATAL\b|panic:)|core dumped"
+)
+_WRAPPING = re.compile(r"^\s*ray\.exceptions\.|direct cause of the following|^\s*(?:File|Traceback)\b|RayTaskError")
+_PLATFORM_SIGNS: tuple[tuple[Platform, re.Pattern[str]], ...] = (
+    (
+        "npu",
+        re.compile(r"torch_npu|vllm.ascend|plugin ascend|\bHCCL\b|\bhccl\b|davinci|\bNPU\b|\bCANN\b|ASCEND_|\bnpu\b"),
+    ),
+    (
+        "cuda",
+        re.compile(r"\bCUDA out of memory|\bNCCL WARN|Automatically detected platform cuda|nvidia-smi|libcuda\.so\.1"),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """An entry that the log shows. line, worker, text: where it first did. count: how often, as far as counted.
+
+    survived: the run went on to further steps after it.
+    """
+
+    entry: Entry
+    line: int
+    worker: str
+    text: str
+    count: int = 1
+    survived: bool = False
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a log says. findings: the first cause first; empty for a healthy log.
+
+    causes: the catalogue's entries behind the findings, in the same order. consequences: what followed from them.
+    harmless: lines that look alarming and are not. unknown: it failed, and no entry fits. worth_reading: lines to read
+    then. last_step: of the last metrics line. lines: length of the log.
+    """
+
+    outcome: Outcome
+    findings: tuple[Finding, ...]
+    causes: tuple[Cause, ...] = ()
+    consequences: tuple[Cause, ...] = ()
+    harmless: tuple[Cause, ...] = ()
+    unknown: bool = False
+    worth_reading: tuple[Line, ...] = ()
+    last_step: int | None = None
+    lines: int = 0
+
+    @property
+    def failure(self) -> Failure | None:
+        """The kind of exhaustion that the first cause is (`device-oom`, `host-oom`, `shm`, `disk-full`), if it is one."""
+        first = self.causes[0] if self.causes and self.outcome == "failed" else None
+        return first.entry.failure if first else None
+
+
+@dataclass
+class _Hit:
+    entry: Entry
+    line: Line
+    count: int
+    survived: bool = False
+
+
+@dataclass
+class _Signals:
+    """The patterns of all entries, each once, with what they are for."""
+
+    literals: list[tuple[str, list[int]]]
+    patterns: list[Pattern]
+    triggers: list[list[Entry]] = field(default_factory=list)
+
+
+def _signals(entries: Iterable[Entry]) -> _Signals:
+    patterns: dict[str, int] = {}
+    listed: list[Pattern] = []
+    triggers: list[list[Entry]] = []
+    literals: dict[str, list[int]] = {}
+
+    def index(pattern: Pattern) -> int:
+        key = pattern.regex.pattern
+        if key not in patterns:
+            patterns[key] = len(listed)
+            listed.append(pattern)
+            triggers.append([])
+            for literal in pattern.literals:
+                literals.setdefault(literal, []).append(patterns[key])
+        return patterns[key]
+
+    for entry in entries:
+        for pattern in entry.any:
+            triggers[index(pattern)].append(entry)
+        for pattern in (*entry.all, *entry.not_near):
+            index(pattern)
+    return _Signals(list(literals.items()), listed, triggers)
+
+
+class Watcher:
+    """Reads a log line by line and says at once what is fatal; `finish` gives the whole diagnosis.
+
+    platform: what the run is known to run on; told from the lines when None. bounds: of the health checks.
+    entries: the catalogue; another one in tests.
+    """
+
+    def __init__(
+        self,
+        platform: Platform | None = None,
+        bounds: Bounds | None = None,
+        entries: tuple[Entry, ...] | None = None,
+    ) -> None:
+        self._entries = load() if entries is None else entries
+        self._signals = _signals(self._entries)
+        self._platform = platform
+        self._health = Health(bounds)
+        self._health_findings: list[tuple[int, Finding]] = []
+        self._hits: dict[str, _Hit] = {}
+        self._pending: dict[str, _Hit] = {}
+        self._seen: dict[str, int] = {}  # pattern -> the last line that matched it
+        self._number = 0
+        self._last_step: int | None = None
+        self._finished_at = 0
+        self._worth: dict[str, Line] = {}
+        self._failing = False
+        self._recent: deque[Line] = deque(maxlen=3)
+
+    @property
+    def patterns(self) -> list[Pattern]:
+        """All patterns of the catalogue, those of surroundings included."""
+        return self._signals.patterns
+
+    def feed(self, line: bytes | str) -> list[Finding]:
+        """What this line adds: new fatal findings and warnings, each once while it lasts."""
+        self._number += 1
+        return self.feed_numbered(self._number, line)
+
+    def feed_numbered(self, number: int, line: bytes | str) -> list[Finding]:
+        """As `feed`, for a reader that leaves out lines in between: number counts from 1 and never falls."""
+        self._number = number
+        new: list[Finding] = []
+        for piece in clean(line, number):
+            new += self._piece(piece)
+        return new
+
+    def finish(self, exit_code: int | None = None) -> Diagnosis:
+        """The diagnosis of all lines so far. exit_code: of the process that wrote them, where it is known: 0 does not
+        prove success, another one proves failure."""
+        for hit in list(self._pending.values()):
+            self._settle(hit, at_end=True)
+        for finding in self._health.finish():
+            self._health_findings.append((self._number, finding))
+        return self._diagnose(exit_code)
+
+    def _piece(self, line: Line) -> list[Finding]:
+        self._recent.append(line)
+        metrics = read_metrics(line.text)
+        if metrics is not None:
+            return self._step(line, *metrics)
+        text = line.text
+        if self._platform is None:
+            self._platform = next((p for p, sign in _PLATFORM_SIGNS if sign.search(text)), None)
+        if _FINISHED.search(text):
+            self._finished_at = line.number
+            self._failing = False
+            self._worth.clear()
+        elif _RESTARTED in text:
+            self._finished_at = 0
+        elif _EXCEPTION.search(text):
+            self._note(line)
+        new: list[Finding] = []
+        for index in self._matching(text):
+            key = self._signals.patterns[index].regex.pattern
+            self._seen[key] = line.number
+            for entry in self._signals.triggers[index]:
+                if any(p.search(text) for p in entry.none):
+                    continue
+                if entry.check and not CHECKS[entry.check](_groups(entry, text)):
+                    continue
+                new += self._trigger(entry, line)
+        for hit in list(self._pending.values()):
+            new += self._settle(hit)
+        return new
+
+    def _matching(self, text: str) -> list[int]:
+        candidates: set[int] = set()
+        for literal, indices in self._signals.literals:
+            if literal in text:
+                candidates.update(indices)
+        return [i for i in sorted(candidates) if self._signals.patterns[i].search(text)]
+
+    def _step(self, line: Line, step: int, metrics: Mapping[str, float]) -> list[Finding]:
+        if self._last_step is None or step > self._last_step:
+            for hit in self._hits.values():  # what happened before did not stop it
+                hit.survived = hit.survived or not hit.entry.lasting
+            self._failing = False
+            self._worth.clear()
+        self._last_step = step
+        new = self._health.feed(step, metrics, _where(line))
+        self._health_findings += [(line.number, f) for f in new]
+        return new
+
+    def _trigger(self, entry: Entry, line: Line) -> list[Finding]:
+        known = self._hits.get(entry.id)
+        if known is not None and not known.survived:
+            known.count += line.repeats
+            return []
+        waiting = self._pending.get(entry.id)
+        if waiting is not None:
+            waiting.count += line.repeats
+            if not entry.all or line.number - waiting.line.number <= entry.within:
+                return []
+        self._pending[entry.id] = _Hit(entry, line, line.repeats)
+        return []
+
+    def _settle(self, hit: _Hit, at_end: bool = False) -> list[Finding]:
+        """Decides a pending hit where its surroundings allow it."""
+        entry, at = hit.entry, hit.line.number
+        near = [abs(self._seen.get(p.regex.pattern, -(10**12)) - at) <= entry.within for p in entry.all]
+        excluded = any(abs(self._seen.get(p.regex.pattern, -(10**12)) - at) <= entry.within for p in entry.not_near)
+        over = at_end or self._number - at > entry.within
+        if excluded or (over and not all(near)):
+            self._pending.pop(entry.id, None)
+            return []
+        if not all(near) or (entry.not_near and not over):
+            return []
+        self._pending.pop(entry.id, None)
+        self._hits[entry.id] = hit
+        if entry.severity == "benign" or entry.role == "wrapper" or not self._possible(entry) or self._outdone(entry):
+            return []
+        return [_finding(_cause(hit))]
+
+    def _possible(self, entry: Entry) -> bool:
+        return not entry.platforms or self._platform is None or self._platform in entry.platforms
+
+    def _outdone(self, entry: Entry) -> bool:
+        return any(entry.id in h.entry.over and self._possible(h.entry) for h in self._hits.values() if not h.survived)
+
+    def _note(self, line: Line) -> None:
+        """Keeps the lines most worth reading: the first of each kind, roots before wrappers."""
+        if "Traceback (most" in line.text:
+            self._failing = True
+            return
+        self._failing = True
+        kind = re.sub(r"[0-9a-fx]{4,}|\d+", "#", line.text)[:120]
+        if kind in self._worth:
+            return
+        if len(self._worth) >= _WORTH:
+            wrapping = next((k for k, held in self._worth.items() if _WRAPPING.search(held.text)), None)
+            if wrapping is None or _WRAPPING.search(line.text):
+                return
+            del self._worth[wrapping]
+        self._worth[kind] = line
+
+    def _diagnose(self, exit_code: int | None) -> Diagnosis:
+        hits = [h for h in self._hits.values() if self._possible(h.entry) and not self._outdone(h.entry)]
+        finished = self._finished_at > 0
+        if finished:  # a process that dies after its work is done: Ray tears down workers that way
+            hits = [h for h in hits if h.entry.role == "cause" or h.line.number < self._finished_at]
+            for hit in hits:
+                hit.survived = hit.survived or (not hit.entry.lasting and hit.line.number < self._finished_at)
+        hits.sort(key=lambda h: (ROLES.index(h.entry.role), h.line.number))
+        harmless = [h for h in hits if h.entry.severity == "benign"]
+        fatal = [h for h in hits if h.entry.severity == "fatal" and not h.survived]
+        warnings = [h for h in hits if h.entry.severity == "warning" or (h.entry.severity == "fatal" and h.survived)]
+        roots = [h for h in fatal if h.entry.role == "cause"]
+        lead = roots or fatal[:1]
+        consequences = [h for h in fatal if h not in lead]
+        warnings = [h for h in warnings if not (h.survived and h.entry.role != "cause")]
+        health = sorted(self._health_findings, key=lambda pair: pair[0])
+        found = [(h.line.number, _finding(_cause(h))) for h in lead]
+        found += [(n, f) for n, f in health if f.severity == "error"]
+        findings = [f for _, f in found] + [_finding(_cause(h)) for h in warnings]
+        findings += [f for _, f in health if f.severity != "error"]
+        causes = [*lead, *warnings]
+        failed = bool(found)
+        worth = tuple(self._worth.values())
+        unknown = not failed and not finished and (self._failing or exit_code not in (None, 0))
+        if unknown:
+            worth = worth or tuple(self._recent)
+            findings.insert(0, _unknown(worth, exit_code))
+        if not findings and not finished and self._last_step is None:
+            findings = [_finding(_cause(h)) for h in harmless]
+            causes = harmless
+        return Diagnosis(
+            outcome="failed" if failed or unknown else "finished" if finished else "unclear",
+            findings=tuple(findings),
+            causes=tuple(_cause(h) for h in causes),
+            consequences=tuple(_cause(h) for h in consequences),
+            harmless=tuple(_cause(h) for h in harmless),
+            unknown=unknown,
+            worth_reading=worth if unknown else (),
+            last_step=self._last_step,
+            lines=self._number,
+        )
+
+
+def diagnose(lines: Iterable[bytes | str], platform: Platform | None = None, bounds: Bounds | None = None) -> Diagnosis:
+    """The diagnosis of a log given as lines."""
+    watcher = Watcher(platform, bounds)
+    for line in lines:
+        watcher.feed(line)
+    return watcher.finish()
+
+
+def diagnose_stream(stream: BinaryIO, platform: Platform | None = None, bounds: Bounds | None = None) -> Diagnosis:
+    """The diagnosis of a log of any size, read in bounded memory: lines without a word of the catalogue are skipped."""
+    watcher = Watcher(platform, bounds)
+    words = {*_WORDS_OF_A_RUN, *(w for pattern in watcher.patterns for w in pattern.words)}
+    for number, raw in lines_with(stream, words):
+        watcher.feed_numbered(number, raw)
+    return watcher.finish()
+
+
+def _cause(hit: _Hit) -> Cause:
+    line = hit.line
+    return Cause(hit.entry, line.number, line.worker, line.text.strip()[:_SHOWN], hit.count, hit.survived)
+
+
+def _finding(cause: Cause) -> Finding:
+    entry = cause.entry
+    why = f"{entry.why} (line: {cause.text})"
+    severity = entry.code.severity
+    if cause.survived and severity == "error":
+        severity = "warning"
+        why = f"the run went on after it, so it did not stop the run; {why}"
+    return entry.code.finding(entry.cause, why=why, fix=entry.fix, where=_where(cause), severity=severity)
+
+
+def _where(at: Line | Cause) -> str:
+    number = at.number if isinstance(at, Line) else at.line
+    return f"line {number} ({at.worker})" if at.worker else f"line {number}"
+
+
+def _unknown(worth: tuple[Line, ...], exit_code: int | None) -> Finding:
+    shown = "; ".join(f"line {w.number}: {w.text.strip()[:_SHOWN]}" for w in worth)
+    code = "" if exit_code is None else f" (exit code {exit_code})"
+    return UNKNOWN.finding(
+        f"the run failed{code} and the cause is not in the catalogue",
+        why=f"the lines most worth reading, the earliest first: {shown}" if worth else "the log says nothing about it",
+        fix="read the first of these lines and the traceback above it; with HYDRA_FULL_ERROR=1 Hydra shows it whole",
+        where=_where(worth[0]) if worth else "",
+    )
+
+
+def _groups(entry: Entry, text: str) -> dict[str, str]:
+    for pattern in entry.any:
+        if match := pattern.search(text):
+            return {name: value for name, value in match.groupdict().items() if value is not None}
+    return {}
+
+
+_UNITS = {"B": 2**-30, "bytes": 2**-30, "KiB": 2**-20, "MiB": 2**-10, "GiB": 1.0, "TiB": 2.0**10}
+
+
+def _gib(text: str) -> float:
+    number, unit = text.split()
+    return float(number) * _UNITS[unit]
+
+
+def _held_by_others(groups: Mapping[str, str]) -> bool:
+    """Device memory in use is far more than this process holds: another process has it.
+
+    groups: total, free and own, each like `10.65 GiB`. A tenth of the card is left for driver and workspace.
+    """
+    if not {"total", "free", "own"} <= groups.keys():
+        return False
+    total, free, own = (_gib(groups[name]) for name in ("total", "free", "own"))
+    return total - free - own > max(0.1 * total, 0.5 * own)
+
+
+CHECKS: dict[str, Callable[[Mapping[str, str]], bool]] = {"held-by-others": _held_by_others}
+
+
+def with_file(diagnosis: Diagnosis, name: str) -> Diagnosis:
+    """The same diagnosis with the log's name before each place."""
+    placed = (replace(f, where=f"{name}, {f.where}" if f.where else name) for f in diagnosis.findings)
+    return replace(diagnosis, findings=tuple(placed))
