@@ -24,9 +24,9 @@ from verlbox.lints import (
     versions,
     wiring,
 )
-from verlbox.lints.settings import ABSENT, SET, Facts, Settings, add_facts, make, shown_environment
+from verlbox.lints.settings import ABSENT, SET, UNCERTAIN, Facts, Settings, add_facts, make, shown_environment
 
-__all__ = ["ABSENT", "LINTS", "SET", "Facts", "Settings", "add_facts", "check", "shown_environment"]
+__all__ = ["ABSENT", "LINTS", "SET", "UNCERTAIN", "Facts", "Settings", "add_facts", "check", "shown_environment"]
 
 Lint = Callable[[Settings], Iterator[Finding]]
 
@@ -45,14 +45,16 @@ LINTS: tuple[Lint, ...] = (
 
 
 def check(
-    config: Mapping[str, object], facts: Facts, *, complete: bool = True, config_name: str = "ppo_trainer"
+    config: Mapping[str, object], facts: Facts, *, complete: bool = True, config_name: str | None = "ppo_trainer"
 ) -> list[Finding]:
     """All findings about `config`, errors first.
 
     config: dotted verl keys that are set (an Hydra prefix `+`, `++`, `~` stays in the key), and optionally `merge.*`,
-    `env.*`, `parquet.*` and package names with versions. A value ABSENT says that the key is not set.
+    `env.*`, `parquet.*` and package names with versions. A value ABSENT says that the key is not set, UNCERTAIN that
+    its value is not known.
     complete: whether what `config` does not mention has verl's default (a recipe, a script) or is merely not known.
-    config_name: the Hydra configuration that verl loads (`ppo_trainer` or `ppo_megatron_trainer`).
+    config_name: the Hydra configuration that verl loads (`ppo_trainer` or `ppo_megatron_trainer`); None for one of the
+    user's own, whose keys and defaults are not known.
     """
     settings = make(config, facts, complete=complete, config_name=config_name)
     return by_severity(finding for lint in LINTS for finding in lint(settings))

@@ -254,7 +254,7 @@ def micro_batches_are_set_once(s: Settings) -> Iterator[Finding]:
             )
         )
     for name, old, new, dynamic, place in pairs:
-        if s.flag(dynamic):
+        if s.flag(dynamic) or dynamic in s.uncertain:
             continue
         old_value, new_value = s.get(old), s.get(new)
         # The critic's per-device default follows the old option, so only a given one counts as the second.

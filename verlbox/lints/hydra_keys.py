@@ -136,6 +136,8 @@ def keys_exist(s: Settings) -> Iterator[Finding]:
     defaults, sections = s.keys.defaults, s.keys.sections
     severity: Severity | None = None if s.keys.exact else "warning"
     release = f"verl {s.keys.version}" + ("" if s.keys.exact else " (the nearest release known to verlbox)")
+    if s.own_config:
+        return
     for key, value in s.explicit.items():
         prefix = s.prefixes.get(key, "")
         if key.startswith("hydra.") or "@" in key or "/" in key or not key:
@@ -243,7 +245,7 @@ def values_have_the_right_type(s: Settings) -> Iterator[Finding]:
         if isinstance(default, bool):
             expected = "" if isinstance(value, bool) or value in (0, 1) else "True or False"
         elif isinstance(default, int) and name not in _REAL_NUMBERS:
-            expected = "" if isinstance(value, int) and not isinstance(value, bool) else "a whole number"
+            expected = "" if isinstance(value, int) else "a whole number"  # False is 0
         elif isinstance(default, (int, float)):
             expected = "" if isinstance(value, (int, float)) and not isinstance(value, bool) else "a number"
         elif default is None and _INTEGER_NAMES.search(key):

@@ -1,8 +1,8 @@
 """What a lint looks at: verl settings with their defaults resolved, and facts about the data and the machine.
 
 A configuration is *complete* (a recipe, a launch script: what is not set has verl's default) or *partial* (a few
-settings somebody asks about). On a partial one a lint speaks only when the settings that decide it are known: set, or said to be
-absent. So a question about two keys is not answered with complaints about forty others.
+settings somebody asks about). On a partial one a lint speaks only when the settings that decide it are known: set, or
+said to be absent. So a question about two keys is not answered with complaints about forty others.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from verlbox import verl_keys
 from verlbox.verl_keys import VerlKeys
 
 ABSENT = "<absent>"  # as a value: this key is known not to be set
+UNCERTAIN = "<uncertain>"  # as a value: the key is set, to what is not known
 SET = "<set>"  # as the value of an environment variable: it is set, its value is nobody's business
 
 ACTOR = "actor_rollout_ref.actor"
@@ -197,7 +198,7 @@ def add_facts(facts: Facts, given: Mapping[str, object]) -> tuple[Facts, list[st
     """`facts` with the named ones added, and the names (or values) that could not be understood.
 
     Names: the fields of Facts and their aliases; NAME in capitals is an environment variable (null: unset); a package
-    name gives its version; a setting's last part with a value such as "default 256" says that the setting has its default.
+    name gives its version; a setting's last part with a value such as "default 256" says that it has its default.
     """
     changes: dict[str, object] = {}
     environment, packages = dict(facts.environment), dict(facts.packages)
@@ -239,14 +240,16 @@ class Settings:
     explicit: Mapping[str, object]
     prefixes: Mapping[str, str]
     absent: frozenset[str]
+    uncertain: frozenset[str]
     other: Mapping[str, object]
     facts: Facts
     complete: bool
+    own_config: bool
     keys: VerlKeys
 
     @cached_property
     def _values(self) -> dict[str, object]:
-        values = {**self.keys.defaults, **self.explicit}
+        values = {**self.keys.defaults, **self.explicit, **dict.fromkeys(self.uncertain)}
         for key, prefix in self.prefixes.items():
             if prefix == "~":
                 values.pop(key, None)
@@ -282,7 +285,7 @@ class Settings:
     def known(self, *keys: str) -> bool:
         """Whether it is certain what these settings are."""
         return all(
-            self.complete
+            (self.complete and key not in self.uncertain)
             or key in self.explicit
             or key in self.absent
             or key.rpartition(".")[2] in self.facts.known_defaults
@@ -328,21 +331,26 @@ def _flatten(key: str, value: object, sections: frozenset[str]) -> Iterator[tupl
         yield key, value
 
 
-def make(config: Mapping[str, object], facts: Facts, *, complete: bool, config_name: str = "ppo_trainer") -> Settings:
-    """Sorts `config` (dotted keys, an Hydra prefix allowed) into verl's settings, facts and the rest."""
+def make(config: Mapping[str, object], facts: Facts, *, complete: bool, config_name: str | None) -> Settings:
+    """Sorts `config` (dotted keys, an Hydra prefix allowed) into verl's settings, facts and the rest.
+
+    config_name: as in `check`; None for a configuration that is not verl's.
+    """
     explicit: dict[str, object] = {}
     prefixes: dict[str, str] = {}
     absent: set[str] = set()
+    uncertain: set[str] = set()
     other: dict[str, object] = {}
     as_facts: dict[str, object] = {}
-    keys = verl_keys.load(
-        facts.verl or facts.packages.get("verl") or str(config.get("verl") or "") or None, config_name
-    )
+    version = facts.verl or facts.packages.get("verl") or str(config.get("verl") or "") or None
+    keys = verl_keys.load(version, config_name or "ppo_trainer")
     roots = {key.split(".")[0] for key in keys.defaults}
     for name, value in config.items():
         prefix, key = split_prefix(name)
         if value == ABSENT:
             absent.add(key)
+        elif value == UNCERTAIN:
+            uncertain.add(key)
         elif key.startswith("env.") or package_name(key) in PACKAGES:
             as_facts[key] = value
         elif key.startswith("parquet."):
@@ -362,7 +370,9 @@ def make(config: Mapping[str, object], facts: Facts, *, complete: bool, config_n
                 explicit[inner] = leaf
                 prefixes[inner] = prefix
     facts, _ = add_facts(facts, as_facts)
-    return Settings(explicit, prefixes, frozenset(absent), other, facts, complete, keys)
+    own = config_name is None
+    sets = (frozenset(absent), frozenset(uncertain))
+    return Settings(explicit, prefixes, *sets, other, facts, complete and not own, own, keys)
 
 
 def split_prefix(name: str) -> tuple[str, str]:

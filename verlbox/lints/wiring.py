@@ -128,8 +128,8 @@ def reward_file_is_found(s: Settings) -> Iterator[Finding]:
             fix=f"{name_key}={functions[0]}" if functions else f"define {name} in {path}",
         )
     parameters = s.facts.reward_parameters
-    if parameters is not None and "**" not in parameters:
-        batch = s.is_old and s.get("reward_model.reward_manager") == "batch"
+    if parameters is not None and "**" not in parameters and s.is_old:
+        batch = s.get("reward_model.reward_manager") == "batch"
         missing = [p for p in (_BATCH_PARAMETERS if batch else _PARAMETERS) if p not in parameters]
         if missing:
             yield SIGNATURE.finding(
