@@ -32,7 +32,8 @@ def test_the_exit_code_is_the_childs_own(tmp_path: Path) -> None:
 
 def test_every_byte_is_logged_and_every_line_is_passed_on(tmp_path: Path) -> None:
     lines: list[str] = []
-    code = r"import sys; sys.stdout.buffer.write(b'a\r 50%\rb\n\xff\nlast'); sys.stdout.flush(); print('err', file=sys.stderr)"
+    code = r"import sys; sys.stdout.buffer.write(b'a\r 50%\rb\n\xff\nlast'); sys.stdout.flush(); "
+    code += "print('err', file=sys.stderr)"
     assert run(tmp_path, code, lines) == 0
     assert (tmp_path / "log").read_bytes() == b"a\r 50%\rb\n\xff\nlasterr\n"
     assert lines == ["a", " 50%", "b", "\ufffd", "lasterr"]
@@ -54,7 +55,8 @@ folder = Path(sys.argv[1])
 child = sys.argv[2]
 with process.interruptible():
     try:
-        process.run([sys.executable, "-c", child], log=folder / "log", tag=str(folder), environment=dict(os.environ), cwd=folder)
+        command = [sys.executable, "-c", child]
+        process.run(command, log=folder / "log", tag=str(folder), environment=dict(os.environ), cwd=folder)
     except process.Interrupted as stop:
         sys.exit(128 + stop.signum)
 """

@@ -1,4 +1,4 @@
-"""What a run prints while it works: lines, and one progress line that a terminal rewrites and a pipe never sees torn."""
+"""What a run prints while it works: lines, and a progress line that a terminal rewrites and a pipe gets whole."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
 usage: python -m verlbox.generate --rows test.parquet --out FOLDER --model NAME=PATH [--model NAME=PATH ...]
        [--draws K] [--temperature T] [--seed S] [--batch-size B] [--max-new-tokens N]
 
-Writes FOLDER/NAME.jsonl for each model: {"index", "draw", "response", "tokens"}, draw 0 greedy, 1..K sampled. Tokens are
-chosen from the whole distribution (no top_k, top_p or penalty), whatever the model's generation_config recommends, as in
-training. Hugging Face generate in float32 on the CPU.
+Writes FOLDER/NAME.jsonl for each model: {"index", "draw", "response", "tokens"}, draw 0 greedy, 1..K sampled. Tokens
+are chosen from the whole distribution (no top_k, top_p or penalty), whatever the model's generation_config recommends,
+as in training. Hugging Face generate in float32 on the CPU.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def answers(
     tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
     model.generation_config = GenerationConfig()
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
     texts = [tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
-    ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
     # Prompts of like length together, so that little is padding.
-    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
     for draw in range(arguments.draws + 1):
         sampling = {"do_sample": True, "temperature": arguments.temperature} if draw else {"do_sample": False}
         if draw:
@@ -62,13 +62,13 @@ def answers(
         config = GenerationConfig(
             **sampling,
             max_new_tokens=arguments.max_new_tokens,
-            pad_token_id=pad,
+            pad_token_id=tokenizer.pad_token_id,
             eos_token_id=tokenizer.eos_token_id,
         )
         torch.manual_seed(arguments.seed * 1_000_003 + draw)
         for start in range(0, len(order), arguments.batch_size):
             chosen = order[start : start + arguments.batch_size]
-            batch = tokenizer.pad({"input_ids": [ids[i] for i in chosen]}, return_tensors="pt")
+            batch = tokenizer([texts[i] for i in chosen], add_special_tokens=False, padding=True, return_tensors="pt")
             output = model.generate(**batch, generation_config=config, use_model_defaults=False)
             for index, row in zip(chosen, output[:, batch["input_ids"].shape[1] :].tolist(), strict=True):
                 end = row.index(tokenizer.eos_token_id) if tokenizer.eos_token_id in row else len(row)

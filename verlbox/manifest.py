@@ -10,13 +10,15 @@ import platform
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import verlbox
+from verlbox.findings import FindingsError
 from verlbox.plan import ROOT, Plan, verl_command
-from verlbox.run import Run, write_json
+from verlbox.run import RUN_UNREADABLE, Run, write_json
 from verlbox.stacks import STACKS
 
 SCHEMA = 1
@@ -37,11 +39,14 @@ def source() -> dict[str, Any]:
     result: dict[str, Any] = {"version": verlbox.__version__, "commit": None, "dirty": None}
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         if (ROOT / ".git").exists():
-            git = ["git", "-C", str(ROOT), "-c", "safe.directory=*"]
-            options: dict[str, Any] = {"check": True, "capture_output": True, "text": True, "timeout": 10}
-            result["commit"] = subprocess.run([*git, "rev-parse", "HEAD"], **options).stdout.strip()
-            result["dirty"] = bool(subprocess.run([*git, "status", "--porcelain"], **options).stdout.strip())
+            result["commit"] = _git("rev-parse", "HEAD")
+            result["dirty"] = bool(_git("status", "--porcelain"))
     return result
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), "-c", "safe.directory=*", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip()
 
 
 def hardware() -> dict[str, Any]:
@@ -77,8 +82,10 @@ def write(run: Run, plan: Plan, stages: tuple[str, ...], attempts: list[dict[str
             "verl": {
                 "command": verl_command(plan.settings, plan.recipe.overrides),
                 "environment": dict(plan.environment),
+                "settings": dict(plan.effective),
                 "user_overrides": list(plan.recipe.overrides),
             },
+            "steps": None if plan.steps is None else asdict(plan.steps),
             "seeds": {"train.seed": plan.recipe.train.seed},
             "verlbox": source(),
             "hardware": hardware(),
@@ -93,10 +100,19 @@ def write(run: Run, plan: Plan, stages: tuple[str, ...], attempts: list[dict[str
     )
 
 
-def attempts(run: Run) -> list[dict[str, Any]]:
-    """The attempts that an earlier manifest of the run lists."""
+def read(run: Run) -> dict[str, Any]:
+    """The manifest of a run, empty when there is none yet. Raises FindingsError when it is damaged."""
+    path = run.path / "manifest.json"
     try:
-        found = json.loads((run.path / "manifest.json").read_text(encoding="utf-8"))["attempts"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-    return found if isinstance(found, list) else []
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {**found, "attempts": list(found["attempts"])}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError) as error:
+        raise FindingsError(
+            RUN_UNREADABLE.finding(
+                f"{path} is damaged ({error})",
+                why="It says what the run was made of.",
+                fix=f"Remove {path} and run the same command again; it is written anew.",
+            )
+        ) from error

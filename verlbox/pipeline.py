@@ -13,7 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from types import ModuleType
 from typing import Any
@@ -49,12 +49,13 @@ def run(loaded: Loaded, run: Run, options: Options, console: Console) -> int:
 
     Raises FindingsError when the run must not start (nothing is created then), and Interrupted after an orderly stop.
     """
-    problems = preflight.check(loaded, make_plan(loaded, run))
+    problems = [*preflight.check(loaded, make_plan(loaded, run)), *_gap(run, options)]
     if findings.has_errors(problems):
         raise FindingsError(problems, EXIT_USAGE)
-    findings.show(problems)
+    findings.show(finding for finding in problems if finding.severity != "note")
     with interruptible(), run.locked():
         _refuse_drift(loaded, run, options)
+        run.logs.mkdir(exist_ok=True)
         resolved = recipe.resolved(loaded.recipe)
         if _read(run, "recipe.resolved.yaml") != resolved:
             write_atomic(run.path / "recipe.resolved.yaml", resolved)
@@ -68,6 +69,21 @@ def _read(run: Run, name: str) -> str | None:
         return None
 
 
+def _gap(run: Run, options: Options) -> list[Finding]:
+    """An error when --from names a stage whose predecessors are not done."""
+    before = NAMES[: NAMES.index(options.first)] if options.first else ()
+    for name in before:
+        marker = run.marker(name)
+        if marker is None or marker.state != "done":
+            finding = EARLIER_STAGE.finding(
+                f"--from {options.first}, but {name} is not done",
+                why="Each stage works on what the stages before it made.",
+                fix=f"Leave out --from, or use --from {name}.",
+            )
+            return [finding]
+    return []
+
+
 def make_plan(loaded: Loaded, run: Run) -> plan.Plan:
     """The plan of a run as far as it has come: exact once preprocess is done, from what is known before."""
     marker = run.marker(preprocess.NAME)
@@ -78,16 +94,18 @@ def make_plan(loaded: Loaded, run: Run) -> plan.Plan:
 def _plan(loaded: Loaded, run: Run, details: Mapping[str, Mapping[str, Any]]) -> plan.Plan:
     prepared = details.get(preprocess.NAME)
     if prepared is None:
-        return plan.make(loaded, run, preflight.count_rows(loaded.recipe), None)
-    rows = plan.Rows(prepared["train"]["kept"], prepared["test"]["kept"], "after filtering")
-    return plan.make(loaded, run, rows, prepared["max_prompt_length"])
+        made = plan.make(loaded, run, preflight.count_rows(loaded.recipe), None)
+    else:
+        rows = plan.Rows(prepared["train"]["kept"], prepared["test"]["kept"], "after filtering")
+        made = plan.make(loaded, run, rows, prepared["max_prompt_length"])
+    return replace(made, findings=(*made.findings, *preflight.lint(made)))
 
 
 def _changes_of(loaded: Loaded, run: Run, stage: ModuleType) -> list[Change]:
     marker = run.marker(stage.NAME)
     if marker is None:
         return []
-    return changes(marker, stage.inputs(loaded.recipe))
+    return changes(marker, stage.inputs(loaded.recipe, run))
 
 
 def _refuse_drift(loaded: Loaded, run: Run, options: Options) -> None:
@@ -133,22 +151,14 @@ def _run_stages(loaded: Loaded, run: Run, options: Options, console: Console) ->
         name = NAMES[position]
         made = _plan(loaded, run, details)
         marker = run.marker(name)
-        inputs = {**stage.inputs(loaded.recipe), **upstream}
+        inputs = {**stage.inputs(loaded.recipe, run), **upstream}
         done = marker is not None and marker.state == "done" and run.intact(marker)
         unchanged = done and marker is not None and dict(marker.inputs) == json.loads(json.dumps(inputs))
         if marker is not None and unchanged and position < first:
             console.line(f"{name}: done ({marker.finished})")
         else:
-            if position < first and options.first is not None:
-                raise FindingsError(
-                    EARLIER_STAGE.finding(
-                        f"--from {options.first}, but {name} is not done",
-                        why="Each stage works on what the stages before it made.",
-                        fix=f"Leave out --from, or use --from {name}.",
-                    )
-                )
             if attempts is None:
-                attempts = [*manifest.attempts(run), _attempt(options)]
+                attempts = [*manifest.read(run).get("attempts", []), _attempt(options)]
             if position >= first:
                 _set_aside_results(stage, run, made)
             context = Context(made, options.offline, console, details)

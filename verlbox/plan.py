@@ -99,6 +99,11 @@ def prompt_length_file(run: Run) -> Path:
     return run.data / "max_prompt_length"
 
 
+def reason_log(run: Run) -> Path:
+    """Counts of the reward's reason codes, one line a batch; verl itself carries them for validation only."""
+    return run.logs / "reward_reasons.jsonl"
+
+
 def compile_settings(recipe: Recipe, run: Run, rows: Rows, prompt_length: int | None) -> dict[str, object]:
     """verl's settings for a recipe, least specific first: platform, recipe keys, the recipe's own verl keys.
 
@@ -119,6 +124,7 @@ def compile_settings(recipe: Recipe, run: Run, rows: Rows, prompt_length: int | 
         keys.reward_path: str(ROOT / "verlbox" / "rewards" / f"{recipe.reward.name}.py"),
         keys.reward_function: "compute_score",
         keys.reward_manager: keys.reward_manager_name,
+        f"+{keys.reward_arguments}.reason_log": str(reason_log(run)),
         **{f"+{keys.reward_arguments}.{name}": value for name, value in recipe.reward.arguments.items()},
         "trainer.n_gpus_per_node": recipe.train.devices,
         "trainer.nnodes": 1,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
 from importlib import metadata
 from pathlib import Path
 
-from verlbox import findings
+from verlbox import findings, hydra_overrides, lints
 from verlbox.findings import Finding, FindingsError
 from verlbox.plan import PLATFORMS, PUBLISHED_ROWS, ROOT, Plan, Rows
-from verlbox.recipe import Loaded, Recipe
+from verlbox.recipe import WRONG_VALUE, Loaded, Recipe
 from verlbox.stacks import STACKS
 
 STACK_MISSING = findings.register("stack-missing", "error", "The software of the recipe's stack is not installed here.")
@@ -23,7 +25,7 @@ def dataset_folder(recipe: Recipe) -> Path | None:
     from verlbox.hub import bundled
 
     if recipe.dataset.source == "bundled":
-        return bundled.dataset_path(recipe.dataset.name)
+        return bundled.path("dataset", recipe.dataset.name)
     return Path(recipe.dataset.path) if recipe.dataset.path else None
 
 
@@ -44,11 +46,35 @@ def count_rows(recipe: Recipe) -> Rows:
     return Rows(*published, "as published, before filtering")
 
 
+def lint(plan: Plan) -> list[Finding]:
+    """What verl's settings of a plan would do, with what is known of data, model and this machine."""
+    recipe = plan.recipe
+    overrides = [hydra_overrides.parse_override(text) for text in recipe.overrides]
+    overridden = {override.key for override in overrides}
+    config = {key: value for key, value in plan.settings.items() if key.lstrip("+") not in overridden}
+    config.update({override.prefix + override.key: override.value for override in overrides})
+    length = plan.effective.get("data.max_prompt_length")
+    facts = lints.Facts(
+        verl=STACKS[recipe.stack].verl,
+        platform=STACKS[recipe.stack].platform,
+        train_rows_after_filter=plan.rows.train,
+        val_rows=plan.rows.test,
+        # preprocess leaves out what is longer, with the model's own tokenizer
+        longest_prompt_tokens=length if isinstance(length, int) else 0,
+        environment=lints.shown_environment({**os.environ, **plan.environment}),
+        environment_complete=True,
+        tty=sys.stdin.isatty(),
+        model_is_local=True,
+        allow_degenerate_group=recipe.train.allow_degenerate_group,
+    )
+    return lints.check(config, facts)
+
+
 def check(loaded: Loaded, plan: Plan) -> list[Finding]:
     """All findings about a plan on this machine."""
     stack = STACKS[loaded.recipe.stack]
     where = loaded.places.get("stack", str(loaded.path))
-    problems = [*plan.findings, *PLATFORMS[stack.platform].problems()]
+    problems = [*plan.findings, *_criteria(loaded), *PLATFORMS[stack.platform].problems()]
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         problems.append(
@@ -68,4 +94,24 @@ def check(loaded: Loaded, plan: Plan) -> list[Finding]:
                 where=where,
             )
         )
+    return problems
+
+
+def _criteria(loaded: Loaded) -> list[Finding]:
+    """Lines of acceptance whose parts do not fit together."""
+    from verlbox.stages.report import criterion_line
+
+    problems: list[Finding] = []
+    for position, criterion in enumerate(loaded.recipe.acceptance):
+        try:
+            criterion_line(criterion)
+        except ValueError as error:
+            problems.append(
+                WRONG_VALUE.finding(
+                    f"acceptance line {position + 1}: {error}",
+                    why="The run would end without a verdict on it.",
+                    fix="See docs/acceptance.md.",
+                    where=loaded.places.get(f"acceptance.{position}", str(loaded.path)),
+                )
+            )
     return problems

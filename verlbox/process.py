@@ -1,7 +1,7 @@
 """Child processes: complete logs, forwarded signals, the child's own exit code, and nothing left behind.
 
-What it guarantees: every byte that the child prints is in its log (if the disk fills up, it is still shown); SIGTERM and
-SIGINT given to verlbox reach the child; when the child is gone, so is everything that it started (verl starts Ray,
+What it guarantees: every byte that the child prints is in its log (if the disk fills up, it is still shown); SIGTERM
+and SIGINT given to verlbox reach the child; when the child is gone, so is everything that it started (verl starts Ray,
 which starts daemons in sessions of their own); when verlbox itself is killed, the child is told to end, and the next
 run on the same directory ends what remains. Linux only, as verl is.
 """
@@ -77,7 +77,7 @@ def tagged(tag: str) -> list[int]:
 
 
 def end_tagged(tag: str, patience: float = 5.0) -> int:
-    """Ends every process of the run `tag`, SIGTERM first, SIGKILL after `patience` seconds; returns how many there were."""
+    """Ends every process of the run `tag`, SIGTERM first, SIGKILL after `patience` seconds; returns their number."""
     pids = tagged(tag)
     count = len(pids)
     deadline = time.monotonic() + patience

@@ -418,6 +418,9 @@ def _apply(arguments: Sequence[str], content: dict[str, Any], places: dict[str, 
                 value = str((base / Path(value).expanduser()).resolve())
             _set(content, override.key, value)
             places[override.key] = where
+            named = f"{root}.name"
+            if override.key.endswith(".path") and not any(text.startswith(f"{named}=") for text in arguments):
+                _set(content, named, Path(str(value)).name)  # the recipe's name would be that of other content
         elif root in VERL_ROOTS:
             verl_overrides.append(argument)
         else:

@@ -1,4 +1,4 @@
-"""The stages of a run, one file each: `inputs(context)` names what the result depends on, `run(context)` produces it."""
+"""The stages of a run, one file each: `inputs` names what the result depends on, `run(context)` produces it."""
 
 from __future__ import annotations
 

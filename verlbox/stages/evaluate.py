@@ -15,7 +15,7 @@ from verlbox import process
 from verlbox.metrics import statistics
 from verlbox.plan import base_model
 from verlbox.recipe import Recipe, flat
-from verlbox.run import replacing, write_json
+from verlbox.run import Run, replacing, write_json
 from verlbox.stages import Context, Outputs, command_failed
 from verlbox.stages.train import child_environment, tag
 
@@ -27,7 +27,7 @@ Answer = Mapping[str, Any]
 Scores = list[list[bool]]  # [prompt][draw]
 
 
-def inputs(recipe: Recipe) -> dict[str, Any]:
+def inputs(recipe: Recipe, run: Run) -> dict[str, Any]:
     execution = ("evaluate.batch_size",)  # how the answers are computed, not what they are
     settings = {**flat(recipe.evaluate, "evaluate"), **flat(recipe.reward, "reward")}
     return {"train.seed": recipe.train.seed, **{k: v for k, v in settings.items() if k not in execution}}
@@ -51,9 +51,7 @@ def run(context: Context) -> Outputs:
         command += ["--draws", str(recipe.evaluate.draws), "--temperature", str(recipe.evaluate.temperature)]
         command += ["--seed", str(recipe.train.seed), "--batch-size", str(recipe.evaluate.batch_size)]
         command += ["--max-new-tokens", str(_max_new_tokens(context))]
-        environment = child_environment(context.plan)
-        environment.pop("OMP_NUM_THREADS", None)  # verl has ended; generation may use every core
-        code = process.run(command, log=log, tag=tag(run), environment=environment, cwd=run.path)
+        code = process.run(command, log=log, tag=tag(run), environment=child_environment(context.plan), cwd=run.path)
         if code != 0:
             raise command_failed("the evaluation", code, log)
         graded = {

@@ -9,14 +9,14 @@ from typing import Any
 
 from verlbox import process
 from verlbox.recipe import Recipe
-from verlbox.run import replacing
+from verlbox.run import Run, replacing
 from verlbox.stages import Context, Outputs, command_failed
 from verlbox.stages.train import child_environment, tag
 
 NAME = "merge"
 
 
-def inputs(recipe: Recipe) -> dict[str, Any]:
+def inputs(recipe: Recipe, run: Run) -> dict[str, Any]:
     return {"stack": recipe.stack}
 
 

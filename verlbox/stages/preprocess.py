@@ -6,36 +6,36 @@ import json
 from pathlib import Path
 from typing import Any
 
-from verlbox import datasets, findings
+from verlbox import datasets, findings, hydra_overrides
 from verlbox.datasets import DATASETS, Split
 from verlbox.findings import Finding
-from verlbox.plan import Plan, base_model, effective_settings, prompt_length_file
+from verlbox.plan import Plan, base_model, prompt_length_file
 from verlbox.recipe import Recipe, flat
-from verlbox.run import replacing
+from verlbox.run import Run, replacing
 from verlbox.stages import Context, Outputs, StageError
 
 NO_ROWS = findings.register("dataset-no-rows-left", "error", "No row of a split is left after filtering.")
 
 NAME = "preprocess"
 KEYS = ("format", "prompt", "max_prompt_length", "max_bad_share")
+LENGTHS = ("data.max_prompt_length", "data.max_response_length")  # verl's keys that decide which prompts fit
 
 
-def inputs(recipe: Recipe) -> dict[str, Any]:
+def inputs(recipe: Recipe, run: Run) -> dict[str, Any]:
     settings = {key: value for key, value in flat(recipe.dataset, "dataset").items() if key.split(".")[1] in KEYS}
-    lengths = {key: value for key, value in _data_overrides(recipe).items() if key.endswith("_length")}
-    return {**settings, "dataset.prompt.sha256": datasets.named(recipe.dataset.prompt).sha256, **lengths}
-
-
-def _data_overrides(recipe: Recipe) -> dict[str, object]:
-    own = recipe.train.verl.get("DATA", {})
-    return {k: v for k, v in effective_settings(own, recipe.overrides).items() if k.startswith("data.")}
+    own = {f"train.verl.DATA.{k}": v for k, v in recipe.train.verl.get("DATA", {}).items() if k in LENGTHS}
+    overrides = [text for text in recipe.overrides if hydra_overrides.parse_override(text).key in LENGTHS]
+    prompt = datasets.named(recipe.dataset.prompt)
+    found = {**settings, **own, "dataset.prompt.sha256": prompt.sha256}
+    return {**found, "overrides": overrides} if overrides else found
 
 
 def run(context: Context) -> Outputs:
     recipe, run = context.recipe, context.run
     tokenizer = base_model(run)
     dataset = DATASETS["arithmetic" if recipe.dataset.source == "bundled" else recipe.dataset.format]
-    limit = prompt_limit(context.plan, tokenizer)
+    wanted = context.plan.effective["data.max_prompt_length"]
+    limit = wanted if isinstance(wanted, int) else _room(context.plan, tokenizer)
     train, test, problems = datasets.prepare(
         Path(context.details["download"]["dataset"]["path"]),
         dataset,
@@ -47,10 +47,10 @@ def run(context: Context) -> Outputs:
     problems += [_no_rows(split, limit) for split in (train, test) if not split.rows]
     if findings.has_errors(problems):
         raise StageError(problems, {"train": train.counts, "test": test.counts})
-    length = max(*train.lengths, *test.lengths) if recipe.dataset.max_prompt_length == "auto" else limit
+    longest = max(*train.lengths, *test.lengths)
     summary = {
-        "max_prompt_length": length if "data.max_prompt_length" not in _data_overrides(recipe) else limit,
-        "longest_prompt": max(*train.lengths, *test.lengths),
+        "max_prompt_length": limit if isinstance(wanted, int) else longest,
+        "longest_prompt": longest,
         "prompt": {"name": train.prompt.name, "sha256": train.prompt.sha256},
         **{split.name: {**split.counts, "files": [str(f) for f in split.files]} for split in (train, test)},
     }
@@ -67,12 +67,9 @@ def run(context: Context) -> Outputs:
     return Outputs([run.data], summary, problems)
 
 
-def prompt_limit(plan: Plan, tokenizer: Path) -> int:
-    """The longest prompt that is kept, in tokens: as set, or what the model's context leaves beside the response."""
-    wanted = plan.effective.get("data.max_prompt_length")
-    if isinstance(wanted, int):
-        return wanted
-    context = json.loads((tokenizer / "config.json").read_text())["max_position_embeddings"]
+def _room(plan: Plan, model: Path) -> int:
+    """Tokens that the model's context leaves for a prompt beside the response."""
+    context = json.loads((model / "config.json").read_text())["max_position_embeddings"]
     return int(context) - int(str(plan.effective.get("data.max_response_length", 512)))
 
 

@@ -20,9 +20,11 @@ from typing import Any
 import verlbox
 from verlbox import checkpoints, findings, process
 from verlbox.console import Console, duration
+from verlbox.findings import Finding
 from verlbox.metrics.read import parse_line
-from verlbox.plan import ROOT, Plan, Steps, verl_command
+from verlbox.plan import Plan, Steps, reason_log, verl_command
 from verlbox.recipe import Recipe, flat
+from verlbox.rewards import reasons
 from verlbox.run import Run, set_aside
 from verlbox.stacks import STACKS
 from verlbox.stages import Context, Outputs, StageError, command_failed
@@ -55,7 +57,7 @@ RAY_START_FAILED = (
 )
 
 
-def inputs(recipe: Recipe) -> dict[str, Any]:
+def inputs(recipe: Recipe, run: Run) -> dict[str, Any]:
     """Every setting that training depends on, and the software that gives it its meaning."""
     settings = {"train": recipe.train, "reward": recipe.reward}
     stack = STACKS[recipe.stack]
@@ -109,6 +111,9 @@ def run(context: Context) -> Outputs:
             ),
             {"exit_code": 0, "log": str(log)},
         )
+    ungraded = _ungraded(context)
+    if ungraded is not None:
+        raise StageError(ungraded, {"exit_code": 0, "log": str(log)})
     last = folder / f"global_step_{total}"
     details = {
         "steps": total,
@@ -119,6 +124,14 @@ def run(context: Context) -> Outputs:
         "log": str(log),
     }
     return Outputs([last], details, notes)
+
+
+def _ungraded(context: Context) -> Finding | None:
+    """The error when the grader failed on too many answers for the rewards to mean anything."""
+    log = reason_log(context.run)
+    if not log.exists():
+        return None
+    return reasons.ungraded_finding(reasons.read_tally(log), context.recipe.reward.max_failed_share, str(log))
 
 
 def tag(run: Run) -> str:
@@ -176,7 +189,7 @@ def _train(context: Context, steps: Steps, done: int, log: Path) -> bool:
     command = verl_command(plan.settings, plan.recipe.overrides)
     run.tensorboard.mkdir(parents=True, exist_ok=True)
     run.logs.mkdir(parents=True, exist_ok=True)
-    for attempt in (1, 2):
+    for last_try in (False, True):
         progress = Progress(context.console, steps.total, done)
         context.console.line("starting Ray and verl (half a minute or more) ...")
         begin = log.stat().st_size if log.exists() else 0
@@ -185,13 +198,12 @@ def _train(context: Context, steps: Steps, done: int, log: Path) -> bool:
             code = process.run(
                 command, log=log, tag=tag(run), environment=environment, cwd=run.path, on_line=progress.feed
             )
-        if code == 0:
-            return attempt == 2
-        if attempt == 1 and progress.step == done and _ray_did_not_start(log, begin):
-            context.console.line("Ray did not start in time; trying once more")
-            continue
-        raise command_failed("verl", code, log)
-    raise AssertionError("unreachable")
+            if code == 0:
+                return last_try
+            if last_try or progress.step > done or not _ray_did_not_start(log, begin):
+                raise command_failed("verl", code, log)
+        context.console.line("Ray did not start in time; trying once more")
+    raise AssertionError("the second attempt returns or raises")
 
 
 def _ray_did_not_start(log: Path, begin: int) -> bool:
@@ -213,16 +225,18 @@ def child_environment(plan: Plan) -> dict[str, str]:
 def ray_folder(run: Run) -> Iterator[Path]:
     """A short-lived folder for Ray's session, since Ray's socket paths must stay below 108 bytes.
 
-    When the block ends with an error or without a trained model, Ray's own logs are worth reading: they are kept.
+    When the block ends with an error, Ray's own logs are worth reading: they are kept.
     """
     parent = tempfile.gettempdir()
     folder = Path(tempfile.mkdtemp(prefix="vbx-", dir=parent if len(parent) <= LONGEST_RAY_PARENT else "/tmp"))
     try:
         yield folder
-    finally:
+    except StageError:
         for logs in folder.glob("ray/session_2*/logs"):
             with contextlib.suppress(OSError, shutil.Error):
                 shutil.copytree(logs, run.logs / "ray" / logs.parent.name, dirs_exist_ok=True)
+        raise
+    finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 

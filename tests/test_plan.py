@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from verlbox import plan, recipe
+from verlbox.run import Run
+from verlbox.stacks import VERL_KEYS
+
+ROOT = Path(__file__).parents[1]
+
+
+def make(tmp_path: Path, *arguments: str, rows: int = 1024, length: int | None = 40) -> plan.Plan:
+    loaded = recipe.load(ROOT / "recipes" / "smoke.yaml", arguments)
+    return plan.make(loaded, Run(tmp_path / "a run's folder"), plan.Rows(rows, 200, "after filtering"), length)
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch", "epochs", "per_epoch", "total", "unused"),
+    [
+        (7381, 256, 1, 28, 28, 213),  # the published NPU run, after its prompt filter
+        (7381, 256, 5, 28, 140, 213),  # as it was planned
+        (7473, 256, 15, 29, 435, 49),  # GSM8K, the published PPO run
+        (100, 256, 1, 0, 0, 100),
+    ],
+)
+def test_steps_are_full_batches_only(
+    rows: int, batch: int, epochs: int, per_epoch: int, total: int, unused: int
+) -> None:
+    found = plan.step_arithmetic(rows, {"data.train_batch_size": batch, "trainer.total_epochs": epochs})
+    assert (found.per_epoch, found.total, found.unused_rows) == (per_epoch, total, unused)
+
+
+def test_total_training_steps_wins_but_cannot_exceed_the_epochs() -> None:
+    settings = {"data.train_batch_size": 100, "trainer.total_epochs": 2}
+    assert plan.step_arithmetic(1000, {**settings, "trainer.total_training_steps": 7}).total == 7
+    assert plan.step_arithmetic(1000, {**settings, "trainer.total_training_steps": 70}).total == 20
+
+
+def test_train_steps_raise_the_epochs_as_needed(tmp_path: Path) -> None:
+    made = make(tmp_path, "train.steps=50", rows=320)
+    assert made.steps is not None
+    assert (made.steps.per_epoch, made.steps.epochs, made.steps.total) == (10, 5, 50)
+
+
+def test_user_overrides_come_last_to_the_letter_and_win(tmp_path: Path) -> None:
+    made = make(tmp_path, "data.train_batch_size=64", "+data.note='a b'", "trainer.total_epochs=2")
+    command = plan.verl_command(made.settings, made.recipe.overrides)
+    assert command[-3:] == ["data.train_batch_size=64", "+data.note='a b'", "trainer.total_epochs=2"]
+    assert made.effective["data.train_batch_size"] == 64
+    assert made.effective["data.note"] == "a b"
+    assert made.steps is not None and made.steps.per_epoch == 16
+
+
+def test_a_deleted_key_is_not_in_effect(tmp_path: Path) -> None:
+    assert "trainer.save_freq" not in make(tmp_path, "~trainer.save_freq").effective
+
+
+def test_a_batch_larger_than_the_data_is_an_error_in_place(tmp_path: Path) -> None:
+    (finding,) = make(tmp_path, rows=20).findings
+    assert (finding.severity, finding.code) == ("error", "batch-exceeds-rows")
+    assert "smoke.yaml:" in finding.where
+
+
+def test_the_reward_function_is_named_by_the_keys_of_the_stacks_verl(tmp_path: Path) -> None:
+    made = make(tmp_path)
+    keys = VERL_KEYS["0.6.1"]
+    assert made.effective[keys.reward_path] == str(ROOT / "verlbox" / "rewards" / "gsm8k.py")
+    assert Path(str(made.effective[keys.reward_path])).is_file()
+
+
+def test_the_script_is_what_a_shell_reads_back_as_the_command(tmp_path: Path) -> None:
+    made = make(tmp_path, "+data.note='a \"b\" $HOME'")
+    script = plan.script(made, ROOT / "recipes" / "smoke.yaml", [])
+    assert script.count("--until preprocess") == 1
+    lines = script.partition("env ")[2]
+    assert shlex.split(lines.replace("\\\n", " "))[-1] == "+data.note='a \"b\" $HOME'"
+    shown = subprocess.run(
+        ["bash", "-c", f"printf '%s\\n' {lines}"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    command = plan.verl_command(made.settings, made.recipe.overrides)
+    assert shown[-len(command) :] == command
+
+
+def test_an_unknown_prompt_length_is_read_from_what_preprocess_leaves(tmp_path: Path) -> None:
+    made = make(tmp_path, length=None)
+    made.run.data.mkdir(parents=True)
+    plan.prompt_length_file(made.run).write_text("37\n")
+    lines = plan.script(made, ROOT / "recipes" / "smoke.yaml", []).partition("env ")[2]
+    shown = subprocess.run(["bash", "-c", f"printf '%s\\n' {lines}"], capture_output=True, text=True, check=True).stdout
+    assert "data.max_prompt_length=37" in shown.splitlines()
