@@ -12,16 +12,21 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Literal
 
+MAX_LINE = 1000  # characters of the line that states a number
+MAX_MARKERS = 100  # neighbouring markers looked at
+MAX_PROSE = 20_000  # characters at the end of a text in which a bare answer is looked for
 MAX_DIGITS = 400  # Python's int() itself refuses more than 4,300; no answer of GSM8K or MATH has more than 40
 
-# What NFKC would spoil or leaves alone: superscripts become exponents, every minus sign becomes the plain one.
+# What NFKC would spoil or leaves alone: superscripts become exponents, every minus sign becomes the plain one, and
+# invisible characters and the private ones that equivalence.py marks words with are dropped.
 _SUPERSCRIPTS = {ord(char): f"^{digit}" for char, digit in zip("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789", strict=True)}
 _CHARACTERS = {
     **_SUPERSCRIPTS,
     **{ord(char): "-" for char in "−‒–—﹣－"},
-    **{ord(char): None for char in "\u200b\u200c\u200d\u2060\ufeff\u00ad"},
+    **{ord(char): None for char in "\u200b\u200c\u200d\u2060\ufeff\u00ad\ue000\ue001\ue002"},
     0x2044: "/",
     0xB4: "'",
     0x2019: "'",
@@ -123,11 +128,14 @@ def _lone_values(text: str) -> LineValue:
     return LineValue("several" if distinct else "none")
 
 
+@lru_cache(maxsize=4096)
 def line_value(line: str) -> LineValue:
     """The number that the text after a marker states, with currency, units, working and markdown around it.
 
     `48 + 24 = 72` and `72 = 48 + 24` state 72; `48 + 24` states nothing; `72 or 73` states several values.
     """
+    if len(line) > MAX_LINE:
+        return LineValue("too_long")
     text = _THOUSANDS.sub(",", _ANNOTATION.sub(" ", line))
     text = _FRACTION.sub(lambda m: f" {m[1] or m[2]}/{m[3] or m[4]} ", text)
     text = _LATEX_NOISE.sub(" ", text).replace("\\$", "$").replace("\\%", "%").replace("}", " ")
@@ -176,6 +184,8 @@ def marker_value(response: str) -> LineValue | None:
         if values and rest.strip(" \t\r\n*_`$"):
             break
         values.append(line_value(line))
+        if len(values) == MAX_MARKERS:
+            break
     stated = {value.value for value in values if value.state == "value"}
     return values[0] if len(stated) <= 1 else LineValue("several")
 
@@ -256,7 +266,7 @@ _MATH_SEGMENT = re.compile(r"\$\$([^$]+)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+
 
 
 _SAID_NUMBER = re.compile(
-    r"(?:\banswer\s+is|\banswer\s*[:：]|^\s*A\s*:|答案[是为：:]+)([^\n]{1,200})", re.IGNORECASE | re.MULTILINE
+    r"(?:\banswer\s+is|\banswer\s*[:：]|^[ \t]*A[ \t]*:|答案[是为：:]+)([^\n]{1,200})", re.IGNORECASE | re.MULTILINE
 )
 
 
@@ -323,7 +333,7 @@ _LAST_NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:[.,/]\d+)?)\
 
 def bare_answer(text: str) -> str:
     """The answer in a text that is one already, or in the prose around it (offline comparison of bare answers)."""
-    text = re.sub(r"<\|[^<>|]*\|>\S*", " ", text).strip()
+    text = re.sub(r"<\|[^<>|]*\|>\S*", " ", text[-MAX_PROSE:]).strip()
     if "<think>" in text or "</think>" in text or "<answer>" in text or _BOX.search(text) or "####" in text:
         behind = text[max((box.end for box in _boxes(text)), default=0) :] if "</" not in text else ""
         final = re.search(r"final answer is:?\s*([^\n]{1,400})", behind, re.IGNORECASE)
@@ -332,10 +342,9 @@ def bare_answer(text: str) -> str:
     prose = _PROSE.findall(_MATH_SEGMENT.sub(" ", re.sub(r"\\[A-Za-z]+\s*\{[^{}]*\}|\\[A-Za-z]+", " ", text)))
     label = bool(segments) and len(prose) == 1 and re.match(r"(?:answer|solution)\b", text, re.IGNORECASE) is not None
     if len(prose) < 3 and not label and not re.match(r"(?:final\s+)?answer\s*:", text, re.IGNORECASE):
-        bracketed = re.fullmatch(r"[^\[\]]*[A-Za-z][^\[\]]*\[([^\[\],]{1,80})\]\W*", text)
+        bracketed = re.fullmatch(r"([A-Za-z][^\[\]]*)\[([^\[\],]{1,80})\]\W*", text)
         labelled = _LABELLED.fullmatch(text)
-        inner = bracketed or labelled
-        return inner[1] if inner else text
+        return bracketed[2] if bracketed else labelled[1] if labelled else text
     said = [match[1] for match in _SAID.finditer(text)]
     if said:
         return _from_sentence(said[-1])

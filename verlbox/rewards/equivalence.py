@@ -114,7 +114,7 @@ _SPELLING: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"\\\\(?=(?:frac|left|right|boxed|sqrt|text|le|ge|in|infty|cup|pi)(?![A-Za-z]))", r"\\"),  # escaped twice
-        (r"(?<=\d)(?:\s?\{\s?,\s?\}|,\s?\\!|\\,|\\!,|\\ )(?=\d{3}(?!\d))", ","),
+        (r"(?<=\d)(?:\s?\{\s?,\s?\}|,\s?\\!|\\,|\\!,|\\ )(?=\d{3}(?!\d))", ""),
         (r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![A-Za-z])\s*\.?(?=[^A-Za-z0-9]|$)", ""),
         (r"\\(?:displaystyle|textstyle|limits|nolimits|phantom\s*-?|tag\*?\{[^{}]*\}|label\{[^{}]*\}|hfill)", " "),
         (r"\\q?quad(?=[^a-zA-Z]|[a-z](?![a-z]))", " "),
@@ -232,7 +232,7 @@ def _spelled_text(inner: str, command: str) -> str:
 
 def spelled(text: str) -> str:
     """An answer in one spelling; words are left between private markers, `\\boxed` and delimiters are gone."""
-    text = answers.plain_text(text).replace("\r", " ").replace("\n", " ").replace("\t", " ")
+    text = re.sub(r"\s+", " ", answers.plain_text(text))
     text = re.sub(r"\\(?:\(|\)|\[|\])", " ", text)
     for _ in range(3):
         inner = answers.boxed_content(text)
@@ -245,7 +245,7 @@ def spelled(text: str) -> str:
     for pattern, replacement in _SPELLING[1:]:
         text = pattern.sub(replacement, text)
     text = re.sub(r"(?<![\\A-Za-z])(?:\*\*|__)(?=\S)(.*?\S)(?:\*\*|__)(?![\w(])", r"\1", text) if "**" in text else text
-    text = text.strip()
+    text = re.sub(r"\s+", " ", text).strip()
     while text and (text[-1] in ".,;:\\" or text[-1].isspace()):
         text = text[:-1]
     return text

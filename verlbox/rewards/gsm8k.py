@@ -38,6 +38,18 @@ def grade(response: str, ground_truth: str, method: Method = "flexible") -> Reas
     return "ok" if found.value == gold.value else "wrong"
 
 
+def grade_number(prediction: str, gold: str) -> Reason:
+    """The reason code of a bare answer, such as `$1,000` or `72 clips`, against a bare gold answer."""
+    found, wanted = (answers.line_value(answers.plain_text(answers.bare_answer(text))) for text in (prediction, gold))
+    if not prediction.strip():
+        return "no_answer"
+    if found.state == "too_long":
+        return "too_long"
+    if wanted.value is None or found.state == "none":
+        return "unparsable"
+    return "ok" if found.value == wanted.value else "wrong"
+
+
 def row(response: str, reason: Reason) -> Row:
     """verl's row: `score` and `acc` (0 or 1), `format` (1 when there is a `####` line), the reason as columns."""
     correct = float(reason == "ok")
