@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -15,10 +16,21 @@ from verlbox.findings import EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, EXIT_US
 RECIPES = Path(__file__).parents[1] / "recipes"
 STAGES = ("download", "preprocess", "train", "merge", "evaluate", "report")
 
+# Verbs with a module of their own (`add_arguments`, `run`), imported only when the verb is used.
+MODULES = {
+    "lint": ("verlbox.lint_command", "Check verl settings without a recipe."),
+    "diagnose": ("verlbox.diagnosis.command", "Name the first cause of a failure in logs."),
+    "grade": ("verlbox.grade", "Grade a file of answers as training does."),
+    "report": ("verlbox.report.command", "Report on a run, a TensorBoard directory or a log."),
+    "compare": ("verlbox.compare", "Compare runs."),
+}
+OF_RUNS = ("report", "compare")  # their arguments may be runs of ours, whose facts go into the result
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a verb and returns its exit code; findings are shown, never a traceback for what a user can cause."""
-    parser = _parser()
+    argv = list(sys.argv[1:] if argv is None else argv)
+    parser = _parser(argv)
     arguments, overrides = parser.parse_known_args(argv)
     if overrides and not getattr(arguments, "takes_overrides", False):
         parser.error(f"unrecognized arguments: {' '.join(overrides)}")
@@ -42,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_OK
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="verlbox", description=verlbox.__doc__)
     parser.add_argument("--version", action="version", version=verlbox.__version__)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
@@ -83,7 +95,22 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("run", help="a run's folder or name")
     status.add_argument("--runs", help="folder that holds the runs (default: $VERLBOX_RUNS, else ./runs)")
     status.add_argument("--json", action="store_true")
+
+    for name, (module, help_) in MODULES.items():
+        sub = add(name, _of_module, help_)
+        sub.set_defaults(module=module, name_of_verb=name)
+        if name in argv[:1]:
+            importlib.import_module(module).add_arguments(sub)
     return parser
+
+
+def _of_module(arguments: argparse.Namespace) -> int:
+    run: Callable[..., int] = importlib.import_module(arguments.module).run
+    if arguments.name_of_verb not in OF_RUNS:
+        return run(arguments)
+    from verlbox.stages import report
+
+    return run(arguments, is_run=report.is_run, load_run=report.facts_of_path)
 
 
 def _run(arguments: argparse.Namespace) -> int:

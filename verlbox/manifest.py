@@ -22,6 +22,7 @@ from verlbox.run import RUN_UNREADABLE, Run, write_json
 from verlbox.stacks import STACKS
 
 SCHEMA = 1
+KEYS = frozenset({"recipe", "stack", "verl", "steps", "verlbox", "hardware", "packages", "attempts"})
 
 
 def now() -> str:
@@ -104,11 +105,13 @@ def read(run: Run) -> dict[str, Any]:
     """The manifest of a run, empty when there is none yet. Raises FindingsError when it is damaged."""
     path = run.path / "manifest.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return {**found, "attempts": list(found["attempts"])}
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if found["schema"] != SCHEMA or not found.keys() >= KEYS:
+            raise ValueError("not a manifest that this version of verlbox writes")
+        return found
     except FileNotFoundError:
         return {}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FindingsError(
             RUN_UNREADABLE.finding(
                 f"{path} is damaged ({error})",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from verlbox import manifest, recipe
@@ -56,6 +57,14 @@ def criterion_line(criterion: Criterion) -> acceptance.Line:
         window=criterion.window,
         severity=criterion.severity,
     )
+
+
+def is_run(path: Path) -> bool:
+    return (path / "manifest.json").is_file() and (path / "recipe.resolved.yaml").is_file()
+
+
+def facts_of_path(path: Path) -> RunFacts:
+    return facts_of_run(Run(path.resolve()))
 
 
 def facts_of_run(run: Run) -> RunFacts:

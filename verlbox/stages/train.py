@@ -95,10 +95,7 @@ def run(context: Context) -> Outputs:
         if mended.step:
             context.console.line(f"resuming after step {mended.step} of {total}")
         started = time.monotonic()
-        if _train(context, plan.steps, mended.step, log):
-            notes.append(
-                RETRIED.finding("Ray was started twice", why="Its first start took over 30 s.", fix="Nothing to do.")
-            )
+        notes += _train(context, plan.steps, mended.step, log)
         seconds = time.monotonic() - started
     reached = _repair(plan)
     if reached.step < total:
@@ -183,26 +180,40 @@ def _refuse_no_checkpoints(plan: Plan) -> None:
         )
 
 
-def _train(context: Context, steps: Steps, done: int, log: Path) -> bool:
-    """Runs verl; returns whether Ray had to be started a second time."""
+def _train(context: Context, steps: Steps, done: int, log: Path) -> list[Finding]:
+    """Runs verl until it ends well, and returns what its log had to say. Raises StageError when it does not.
+
+    Ray gives its own processes 30 s to start, which a loaded machine can exceed: that is tried a second time.
+    """
+    from verlbox.diagnosis.matcher import Watcher
+
     plan, run = context.plan, context.run
     command = verl_command(plan.settings, plan.recipe.overrides)
     run.tensorboard.mkdir(parents=True, exist_ok=True)
-    run.logs.mkdir(parents=True, exist_ok=True)
+    notes: list[Finding] = []
     for last_try in (False, True):
         progress = Progress(context.console, steps.total, done)
+        watcher = Watcher(platform=STACKS[plan.recipe.stack].platform)
+
+        def on_line(line: str, progress: Progress = progress, watcher: Watcher = watcher) -> None:
+            progress.feed(line)
+            for finding in watcher.feed(line):
+                context.console.line(findings.to_text([finding]))
+
         context.console.line("starting Ray and verl (half a minute or more) ...")
         begin = log.stat().st_size if log.exists() else 0
         with ray_folder(run) as ray_tmp:
             environment = {**child_environment(plan), "RAY_TMPDIR": str(ray_tmp)}
-            code = process.run(
-                command, log=log, tag=tag(run), environment=environment, cwd=run.path, on_line=progress.feed
-            )
+            code = process.run(command, log=log, tag=tag(run), environment=environment, cwd=run.path, on_line=on_line)
+            diagnosis = watcher.finish(code)
             if code == 0:
-                return last_try
+                return [*notes, *diagnosis.findings]
             if last_try or progress.step > done or not _ray_did_not_start(log, begin):
-                raise command_failed("verl", code, log)
+                failed = command_failed("verl", code, log)
+                details = {**failed.details, "failure": diagnosis.failure}
+                raise StageError([*diagnosis.findings, *failed.findings], details)
         context.console.line("Ray did not start in time; trying once more")
+        notes.append(RETRIED.finding("Ray was started twice", why="Its first start took over 30 s.", fix=""))
     raise AssertionError("the second attempt returns or raises")
 
 
