@@ -18,16 +18,17 @@ from typing import Any
 
 from verlbox import findings, hydra_overrides
 from verlbox.findings import Finding
-from verlbox.platforms import cpu
+from verlbox.platforms import cpu, cpu_091, cuda, npu
 from verlbox.recipe import Loaded, Recipe
+from verlbox.recipe import resolved as resolved_recipe
 from verlbox.run import Run
 from verlbox.stacks import STACKS, VERL_KEYS
 
 BATCH_TOO_LARGE = findings.register("batch-exceeds-rows", "error", "The data set has fewer rows than one batch.")
-PLATFORM_ABSENT = findings.register("platform-absent", "error", "The accelerator that the recipe needs is not there.")
 
 ROOT = Path(__file__).parents[1]
-PLATFORMS: Mapping[str, ModuleType] = {"cpu": cpu}
+# What verl needs to be told, by stack: it depends on the kind of device and, on the CPU, on verl's version.
+PLATFORMS: Mapping[str, ModuleType] = {"npu": npu, "cuda": cuda, "cuda-061": cuda, "cpu": cpu, "cpu-091": cpu_091}
 
 # Rows of the published data sets before any filtering, for plans made before they are here. Sources: the data sets'
 # cards (openai/gsm8k; DigitalLearningGmbH/MATH-lighteval), counted again from full copies.
@@ -119,10 +120,10 @@ def compile_settings(recipe: Recipe, run: Run, rows: Rows, prompt_length: int | 
         "data.filter_overlong_prompts": False,  # preprocess did it, and counted
         "data.truncation": "error",
         "data.seed": recipe.train.seed,
-        **PLATFORMS[stack.platform].verl_overrides(recipe.train.devices),
+        **PLATFORMS[stack.name].verl_overrides(recipe.train.devices),
         "actor_rollout_ref.model.path": str(base_model(run)),
         keys.reward_path: str(ROOT / "verlbox" / "rewards" / f"{recipe.reward.name}.py"),
-        keys.reward_function: "compute_score",
+        keys.reward_function: keys.reward_function_name,
         keys.reward_manager: keys.reward_manager_name,
         f"+{keys.reward_arguments}.reason_log": str(reason_log(run)),
         **{f"+{keys.reward_arguments}.{name}": value for name, value in recipe.reward.arguments.items()},
@@ -135,6 +136,8 @@ def compile_settings(recipe: Recipe, run: Run, rows: Rows, prompt_length: int | 
         "trainer.default_local_dir": str(run.checkpoints),
         "trainer.resume_mode": "auto",
     }
+    if keys.rollout_seed is not None:
+        settings[keys.rollout_seed] = recipe.train.seed
     if own.get("algorithm.adv_estimator", "gae") == "gae":
         settings["critic.model.path"] = str(base_model(run))
         settings["critic.model.tokenizer_path"] = str(base_model(run))
@@ -163,7 +166,7 @@ def effective_settings(settings: Mapping[str, object], overrides: list[str]) -> 
 def environment(recipe: Recipe, run: Run) -> dict[str, str]:
     """The environment variables that verlbox adds for verl; none of them is secret."""
     return {
-        **PLATFORMS[STACKS[recipe.stack].platform].environment(recipe.train.seed),
+        **PLATFORMS[recipe.stack].environment(recipe.train.seed),
         "TENSORBOARD_DIR": str(run.tensorboard),
         "HF_HUB_OFFLINE": "1",  # everything is here by now; a hub that hangs must not stop a training run
         "HYDRA_FULL_ERROR": "1",
@@ -226,6 +229,9 @@ def script(plan: Plan, recipe_file: Path, arguments: list[str]) -> str:
     )
 
 
+BY_HAND = "# the same, by hand:"
+
+
 def as_text(plan: Plan, commands: str) -> str:
     """The plan for people: what it is, rows and steps, the script."""
     recipe = plan.recipe
@@ -240,7 +246,8 @@ def as_text(plan: Plan, commands: str) -> str:
         f"steps    {_steps_text(plan)}",
         f"run      {plan.run.path}",
     ]
-    return "\n".join([*lines, "", "# the same, by hand:", commands])
+    resolved = resolved_recipe(recipe).rstrip()
+    return "\n".join([*lines, "", "# the recipe with every default:", resolved, "", BY_HAND, commands])
 
 
 def _count(number: int | None) -> str:

@@ -12,15 +12,18 @@ PlatformName = Literal["npu", "cuda", "cpu"]
 class VerlKeys:
     """verl's names for what a recipe says, where they differ between versions.
 
-    Source: verl v0.6.1 trainer/config/ppo_trainer.yaml and v0.9.1 trainer/config/reward/reward.yaml. Version 0.9.1
-    accepts the older names and then ignores them (measured), so the wrong name is a reward that is never called.
+    Source: verl v0.6.1 trainer/config/ppo_trainer.yaml and trainer/ppo/reward.py, v0.9.1 trainer/config/reward/
+    reward.yaml and experimental/reward_loop/. Version 0.9.1 accepts the older reward keys and then ignores them
+    (`legacy_reward_impl.yaml`, measured), so the wrong name is a reward that is never called.
     """
 
     reward_path: str
     reward_function: str
+    reward_function_name: str
     reward_arguments: str  # prefix of the reward function's keyword arguments; they need "+"
     reward_manager: str
     reward_manager_name: str
+    rollout_seed: str | None  # the engine's sampling seed
 
 
 @dataclass(frozen=True)
@@ -38,13 +41,31 @@ VERL_KEYS: dict[str, VerlKeys] = {
     "0.6.1": VerlKeys(
         reward_path="custom_reward_function.path",
         reward_function="custom_reward_function.name",
+        reward_function_name="compute_score",  # one call for a whole batch
         reward_arguments="custom_reward_function.reward_kwargs",
         reward_manager="reward_model.reward_manager",
         reward_manager_name="batch",
+        rollout_seed=None,  # RolloutConfig has no such field; the engine always starts from 0
+    ),
+    "0.9.1": VerlKeys(
+        reward_path="reward.custom_reward_function.path",
+        reward_function="reward.custom_reward_function.name",
+        # Its managers are naive, dapo, gdpo, limited and remote: each calls once a response, from a thread.
+        reward_function_name="compute_score_single",
+        reward_arguments="reward.custom_reward_function.reward_kwargs",
+        reward_manager="reward.reward_manager.name",
+        reward_manager_name="naive",
+        rollout_seed="actor_rollout_ref.rollout.seed",
     ),
 }
 
 STACKS: dict[str, Stack] = {
     stack.name: stack
-    for stack in (Stack("cpu", "cpu", verl="0.6.1", python="3.11", requirements="requirements-cpu.txt"),)
+    for stack in (
+        Stack("npu", "npu", verl="0.6.1", python="3.11", requirements="requirements-npu.txt"),
+        Stack("cuda", "cuda", verl="0.9.1", python="3.12", requirements="requirements-cuda.txt"),
+        Stack("cuda-061", "cuda", verl="0.6.1", python="3.10", requirements="requirements-cuda-061.txt"),
+        Stack("cpu", "cpu", verl="0.6.1", python="3.11", requirements="requirements-cpu.txt"),
+        Stack("cpu-091", "cpu", verl="0.9.1", python="3.11", requirements="requirements-cpu-091.txt"),
+    )
 }

@@ -1,0 +1,37 @@
+"""The CPU platform for verl 0.9.1: as for 0.6.1, and what the newer verl must be told besides.
+
+Source of each setting: measured with verl 0.9.1, see cpu_engine_091.py for what is replaced inside the workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from verlbox.platforms import cpu
+
+NAME = cpu.NAME
+ROLLOUT = cpu.ROLLOUT
+problems = cpu.problems
+
+
+def verl_overrides(devices: int) -> dict[str, object]:
+    """verl's settings for this platform; a recipe's own settings come later and win."""
+    return {
+        **cpu.verl_overrides(devices),
+        "ray_kwargs.ray_init.num_cpus": 16,  # logical: agent loop, reward and queue actors ask for one each
+        "actor_rollout_ref.ref.fsdp_config.dtype": "float32",
+        "critic.fsdp.dtype": "float32",
+        # One process of each kind: more of them only wait for the two cores of a small machine.
+        "actor_rollout_ref.rollout.agent.num_workers": 1,
+        "reward.num_workers": 1,
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+    }
+
+
+def environment(seed: int) -> Mapping[str, str]:
+    """Environment variables of every verl process on this platform."""
+    return {
+        **cpu.environment(seed),
+        "VERL_USE_EXTERNAL_MODULES": "verlbox.platforms.cpu_engine_091",
+        "VERL_ENGINE_DEVICE": "cuda",  # the name that verl's FSDP engines are registered under
+    }
