@@ -2,10 +2,11 @@
 
     python benchmarks/preprocess.py [--data FOLDER] [--repeat N]
 
-Both sides read the same JSON Lines files and write both splits as parquet; the tokenizer is not involved. The reference
-does what examples/data_preprocess/{gsm8k,math_dataset}.py of verl v0.6.1 do: datasets.load_dataset, then one Python call
-a row by Dataset.map(with_indices=True), then to_parquet, with a fresh cache each time. Import times are left out on both
-sides. Prints one line a data set (medians in seconds) and exits 1 when a median of ours is 5 seconds or more.
+Both sides read the same JSON Lines files and write both splits as parquet; the tokenizer is not involved. The
+reference does what examples/data_preprocess/{gsm8k,math_dataset}.py of verl v0.6.1 do: datasets.load_dataset, then one
+Python call a row by Dataset.map(with_indices=True), then to_parquet, with a fresh cache each time. Import times are
+left out on both sides. Prints one line a data set (medians in seconds) and exits 1 when a median of ours is 5 seconds
+or more.
 """
 
 from __future__ import annotations

@@ -11,7 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verlbox.datasets import DATASETS, PROMPTS, BadRow, RawSplit, Row, build, convert, named, overlap, write_parquet
+from verlbox.datasets import (
+    DATASETS,
+    PROMPTS,
+    BadRow,
+    RawSplit,
+    Row,
+    build,
+    convert,
+    named,
+    overlap,
+    write_bad_rows,
+    write_parquet,
+)
 from verlbox.datasets.gsm8k import number_after_marker
 from verlbox.datasets.math_lighteval import last_boxed
 from verlbox.findings import FindingsError
@@ -138,7 +150,7 @@ def _good(count: int) -> list[dict[str, object]]:
 
 
 def test_the_share_of_bad_rows_decides_and_the_finding_names_the_first() -> None:
-    records = [*_good(99), {"question": "q", "answer": "none"}]
+    records: list[dict[str, object]] = [*_good(99), {"question": "q", "answer": "none"}]
     split = build(_raw(records), DATASETS["gsm8k"], named("none"))
     assert [f.severity for f in split.findings] == ["warning"]
     assert split.counts == {"read": 100, "kept": 99, "too_long": 0, "bad": 1, "bad: no-answer": 1}
@@ -177,7 +189,11 @@ def test_a_tokenizer_that_fails_is_not_called_too_long(shared: Path, tmp_path: P
         "{{ m.content }}{% endfor %}"
     )
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    records = [*_good(2), {"question": "a bomb", "answer": "#### 1"}, {"question": "long " * 50, "answer": "#### 1"}]
+    records: list[dict[str, object]] = [
+        *_good(2),
+        {"question": "a bomb", "answer": "#### 1"},
+        {"question": "long " * 50, "answer": "#### 1"},
+    ]
     split = convert(
         _raw(records), DATASETS["gsm8k"], named("none"), tokenizer_path=tmp_path, max_prompt_length=20, max_bad_share=1
     )
@@ -220,3 +236,60 @@ def test_the_corrected_prompt_differs_from_the_published_one_only_in_its_newline
     assert published.system and corrected.system
     assert "\\n" in published.system and "\n" not in published.system
     assert published.system.replace("\\n", "\n") == corrected.system
+
+
+def _prepared(**changes: object) -> dict[str, object]:
+    return {
+        "data_source": "openai/gsm8k",
+        "prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}],
+        "reward_model": {"style": "rule", "ground_truth": "1"},
+        "extra_info": {"index": 9, "answer": "#### 1", "level": 3},
+        **changes,
+    }
+
+
+def test_a_prepared_file_keeps_its_conversation_and_says_what_was_changed(tmp_path: Path) -> None:
+    records = [
+        _prepared(),
+        _prepared(data_source="data/gsm8k", reward_model={"ground_truth": 72.0}),
+        _prepared(extra_info={"tools": ["a"]}),
+    ]
+    split = convert(_raw(records), DATASETS["gsm8k"], named("gsm8k-hash"))
+    write_parquet(split, tmp_path / "out")
+    rows = pyarrow.parquet.read_table(tmp_path / "out").to_pylist()
+    assert [row["prompt"] for row in rows] == [records[0]["prompt"]] * 3
+    assert [row["reward_model"]["ground_truth"] for row in rows] == ["1", "72", "1"]
+    assert {row["data_source"] for row in rows} == {"openai/gsm8k"}
+    assert rows[0]["extra_info"] == {"index": 0, "answer": "#### 1", "level": "3", "split": "train"}
+    told = " ".join(f.what for f in split.findings)
+    for part in (
+        "3 rows (0, 1, 2) are in verl's schema",
+        "(1) have a ground truth",
+        "(1) had another data_source",
+        "(2) had fields",
+    ):
+        assert part in told
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"data_source": "DigitalLearningGmbH/MATH-lighteval"}, "wrong-data-source"),
+        ({"prompt": [{"role": "user"}]}, "wrong-prompt"),
+        ({"prompt": []}, "wrong-prompt"),
+        ({"reward_model": {"style": "rule", "ground_truth": None}}, "no-answer"),
+        ({"reward_model": "72"}, "no-answer"),
+    ],
+)
+def test_a_prepared_row_that_verl_could_not_use_is_bad(changes: dict[str, object], reason: str) -> None:
+    split = convert(_raw([_prepared(), _prepared(**changes)]), DATASETS["gsm8k"], named("none"), max_bad_share=1)
+    assert [bad.reason for bad in split.bad] == [reason]
+
+
+def test_bad_rows_are_listed_one_a_line(tmp_path: Path) -> None:
+    split = convert(_raw([*_good(1), {"question": "q\n2"}]), DATASETS["gsm8k"], named("none"), max_bad_share=1)
+    write_bad_rows([split], tmp_path / "bad.jsonl")
+    (line,) = (tmp_path / "bad.jsonl").read_text().splitlines()
+    listed = json.loads(line)
+    assert (listed["split"], listed["index"], listed["reason"]) == ("train", 1, "missing-field")
+    assert listed["where"] == "train.jsonl:2"

@@ -12,6 +12,7 @@ from verlbox.datasets.build import (
     overlap,
     prepare,
     prompt_tokens,
+    write_bad_rows,
     write_parquet,
 )
 from verlbox.datasets.files import RawSplit, read
@@ -34,5 +35,6 @@ __all__ = [
     "prepare",
     "prompt_tokens",
     "read",
+    "write_bad_rows",
     "write_parquet",
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +26,6 @@ SKIPPED = register("dataset-rows-skipped", "warning", "Some rows cannot be used 
 TOO_LONG = register("dataset-prompts-too-long", "note", "Some prompts are longer than the recipe's max_prompt_length.")
 TOKENIZER = register("dataset-tokenizer", "error", "The model's tokenizer cannot be loaded or has no chat template.")
 CORRECTED = register("dataset-rows-corrected", "note", "Some rows were put right on the way.")
-CAST = register(
-    "dataset-prepared", "warning", "A file that is already in verl's schema: the recipe's prompt is not used."
-)
 TWICE = register("dataset-duplicates", "warning", "Questions that stand more than once in a split.")
 CONTRADICTION = register("dataset-contradiction", "warning", "The same question with different answers.")
 LEAK = register("dataset-contamination", "warning", "Test questions that also stand in the training split.")
@@ -107,6 +105,7 @@ def convert(
     tokenizer cannot be loaded.
     """
     findings = _column_findings(raw, dataset)
+    known_sources = frozenset(known.data_source for known in DATASETS.values())
     rows: list[Row] = []
     bad: list[BadRow] = []
     for index, record in enumerate(raw.records):
@@ -114,7 +113,7 @@ def convert(
         if isinstance(record, BadRow):
             row = record
         elif prepared.is_prepared(set(record)) and not set(dataset.columns) <= set(record):
-            row = prepared.to_row(record, index, raw.name, dataset.data_source)
+            row = prepared.to_row(record, index, raw.name, dataset.data_source, known_sources)
         else:
             row = dataset.to_row(record, index, raw.name, prompt)
         if isinstance(row, BadRow):
@@ -220,6 +219,14 @@ def write_parquet(split: Split, path: Path) -> None:
     import pyarrow.parquet
 
     pyarrow.parquet.write_table(to_table(split), path, compression="snappy", row_group_size=1000)
+
+
+def write_bad_rows(splits: Sequence[Split], path: Path) -> None:
+    """Lists every row that was left out as unusable, one JSON object a line: split, index, reason, detail, excerpt."""
+    lines = [
+        json.dumps({"split": split.name, **asdict(row)}, ensure_ascii=False) for split in splits for row in split.bad
+    ]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def to_table(split: Split) -> pyarrow.Table:
@@ -406,6 +413,22 @@ def _remark_findings(split: Split, place: str) -> list[Finding]:
             "the earlier ones may be steps",
             "warning",
         ),
+        "prepared": (
+            "are in verl's schema already; the recipe's prompt is not applied to them",
+            "the file holds whole conversations",
+            "warning",
+        ),
+        "ground-truth-cast": (
+            "have a ground truth that is not text; it is now",
+            "a number never equals the text that a reward extracts",
+            "warning",
+        ),
+        "data-source-corrected": (
+            f"had another data_source; it is {DATASETS[split.dataset].data_source} now",
+            "verl finds rewards and names metrics by it",
+            "warning",
+        ),
+        "fields-dropped": ("had fields that are neither text nor numbers; they are left out", "", "warning"),
         "empty-box-corrected": (
             "have an empty \\boxed{} in the published set; their answer is filled in",
             "without an answer no response could ever be right",
@@ -416,22 +439,11 @@ def _remark_findings(split: Split, place: str) -> list[Finding]:
     for row in split.rows:
         for remark in row.remarks:
             indices[remark].append(row.extra_info["index"])
-    findings = [
+    return [
         CORRECTED.finding(f"{place}: {len(rows)} rows ({_some(rows)}) {what}", why=why, fix="", severity=severity)
         for remark, rows in indices.items()
-        if remark in texts
         for what, why, severity in [texts[remark]]
     ]
-    if cast := indices.get("ground-truth-cast"):
-        findings.append(
-            CORRECTED.finding(
-                f"{place}: {len(cast)} rows ({_some(cast)}) have a ground truth that is not text; it is now",
-                why="a number never equals the text that a reward extracts",
-                fix="",
-                severity="warning",
-            )
-        )
-    return findings
 
 
 def _question_findings(split: Split, place: str) -> list[Finding]:

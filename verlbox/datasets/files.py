@@ -142,7 +142,8 @@ def _split_files(folder: Path, split: str) -> list[Path]:
     inside = folder / split
     if inside.is_dir():
         # By path as text, as MATH-lighteval orders its rows: train/algebra/1000.json before train/algebra/2.json.
-        return _one_format(sorted(file for file in inside.rglob("*") if file.is_file() and _kind(file)))
+        files = (file for file in inside.rglob("*") if file.is_file() and _kind(file))
+        return _one_format(sorted(file for file in files if not file.name.startswith(".")))
     return []
 
 
@@ -311,7 +312,7 @@ def _text(file: Path, data: bytes) -> str:
             + (" (it looks like UTF-16)" if utf16 else ""),
             "guessing an encoding would change questions without a word",
             f"convert it: iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8 {file.name} > converted.jsonl"
-            + ("" if utf16 else " (if it is Latin-1)"),
+            + ("" if utf16 else " (Latin-1; Chinese text is often GBK)"),
             where=f"{file}:{line}",
         ) from error
     if not text.strip():

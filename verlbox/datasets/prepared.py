@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from verlbox.datasets.rows import BadRow, Row, excerpt, text_field
 
 REQUIRED = ("data_source", "prompt", "reward_model")
+_VERL_COLUMNS = (*REQUIRED, "ability", "extra_info")
 
 
 def is_prepared(columns: set[str]) -> bool:
@@ -15,40 +15,50 @@ def is_prepared(columns: set[str]) -> bool:
     return "prompt" in columns
 
 
-def to_row(record: Mapping[str, object], index: int, split: str, data_source: str) -> Row | BadRow:
-    """The row as it is, with `ground_truth` as text and the split in `extra_info`.
+def to_row(
+    record: Mapping[str, object], index: int, split: str, data_source: str, others: frozenset[str]
+) -> Row | BadRow:
+    """The row as it is, with `ground_truth` and the other fields of `extra_info` as text, and with split and index.
 
-    A `data_source` other than the data set's own is refused: verl looks the reward up by it.
+    verl finds rewards and names metrics by `data_source`: a path or another spelling there becomes the data set's own;
+    the source of one of the `others` that verlbox knows means that this is another data set.
     """
     source = text_field(record, "data_source", index)
     if isinstance(source, BadRow):
         return source
-    if source != data_source:
-        detail = f"data_source is {source!r}; the reward of this data set is looked up as {data_source!r}"
+    if source != data_source and source in others:
+        detail = f"data_source is {source!r}, not {data_source!r}"
         return BadRow(index, "wrong-data-source", detail, excerpt(dict(record)))
     messages = _messages(record.get("prompt"))
     if isinstance(messages, str):
         return BadRow(index, "wrong-prompt", messages, excerpt(record.get("prompt")))
     reward_model = record.get("reward_model")
     truth = reward_model.get("ground_truth") if isinstance(reward_model, Mapping) else None
-    if truth is None or isinstance(truth, (Mapping, list)):
+    if truth is None or isinstance(truth, (Mapping, list)) or not str(truth).strip():
         return BadRow(index, "no-answer", "reward_model.ground_truth is missing", excerpt(dict(record)))
-    gold = f"{truth:g}" if isinstance(truth, float) and truth.is_integer() and abs(truth) < 1e6 else str(truth)
-    extra = record.get("extra_info")
-    kept = (
-        {key: value for key, value in extra.items() if key in ("answer", "question")} if isinstance(extra, dict) else {}
-    )
-    ability = record.get("ability")
-    question = next((m["content"] for m in reversed(messages) if m["role"] == "user"), messages[-1]["content"])
-    row = Row(
-        data_source=source,
+    whole = isinstance(truth, float) and truth.is_integer() and abs(truth) < 2**53
+    gold = str(int(truth)) if whole and isinstance(truth, float) else str(truth)
+    extra, ability = record.get("extra_info"), record.get("ability")
+    fields = dict(extra) if isinstance(extra, Mapping) else {}
+    kept = {name: str(value) for name, value in fields.items() if isinstance(value, (str, int, float))}
+    columns = {n: v for n, v in record.items() if n not in _VERL_COLUMNS and (v is None or isinstance(v, str))}
+    remarks = {
+        "prepared": True,
+        "ground-truth-cast": not isinstance(truth, str),
+        "data-source-corrected": source != data_source,
+        "fields-dropped": any(value is not None and name not in kept for name, value in fields.items())
+        or any(name not in columns and name not in _VERL_COLUMNS for name in record),
+    }
+    return Row(
+        data_source=data_source,
         prompt=messages,
         ground_truth=gold,
-        extra_info={"split": split, "index": index, **kept},
-        question=question,
-        remarks=() if isinstance(truth, str) else ("ground-truth-cast",),
+        extra_info={**kept, "split": split, "index": index},
+        question=next((m["content"] for m in reversed(messages) if m["role"] == "user"), messages[-1]["content"]),
+        ability=ability if isinstance(ability, str) and ability else "math",
+        columns=columns,
+        remarks=tuple(name for name, applies in remarks.items() if applies),
     )
-    return replace(row, ability=ability) if isinstance(ability, str) and ability else row
 
 
 def _messages(prompt: object) -> list[dict[str, str]] | str:

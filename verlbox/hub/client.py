@@ -24,6 +24,7 @@ from verlbox.hub.trouble import Failure, Trouble
 
 TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "MODELSCOPE_API_TOKEN")
 _POLL_SECONDS = 0.25
+_IMPORT_SECONDS = 120.0  # a busy machine, a cold network file system
 
 
 def endpoints() -> dict[Source, str]:
@@ -82,6 +83,8 @@ class Session:
 
     def listing(self) -> Listing:
         """What the hub holds. Raises Trouble (unreachable) when no answer comes in time."""
+        if self._answer(time.monotonic() + _IMPORT_SECONDS) is None:
+            raise Trouble(Failure.TRANSIENT, f"the hub's client did not start within {_IMPORT_SECONDS:g} s")
         answer = self._answer(time.monotonic() + self._patience.listing_seconds)
         if answer is None:
             raise Trouble(Failure.UNREACHABLE, f"no answer within {self._patience.listing_seconds:g} s")

@@ -20,10 +20,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from verlbox import run
+from verlbox.datasets.files import find as find_split
 from verlbox.findings import EXIT_STAGE, EXIT_USAGE, Code, Finding, FindingsError, register
 from verlbox.hub import bundled, client, local, verify
 from verlbox.hub.client import redacted
 from verlbox.hub.spec import (
+    MODELSCOPE_NAMES,
     RECORD,
     DatasetSpec,
     Fetched,
@@ -241,7 +243,8 @@ def _attempts(failure: Failure, errand: _Errand) -> int:
 
 def _attempt(errand: _Errand, source: Source, endpoint: str) -> Fetched:
     kind, spec, shelf = errand.kind, errand.spec, errand.shelf
-    repository = Repository(kind, spec.name, spec.revision, endpoint)
+    name = MODELSCOPE_NAMES.get(spec.name, spec.name) if source == "modelscope" else spec.name
+    repository = Repository(kind, name, spec.revision, endpoint)
     with client.session(source, repository, errand.patience) as hub:
         listing = hub.listing()
         files = wanted_files(kind, listing)
@@ -259,23 +262,28 @@ def _attempt(errand: _Errand, source: Source, endpoint: str) -> Fetched:
         partial = shelf / f".partial-{folder.name}"
         partial.mkdir(exist_ok=True)
         run.write_json(partial / RECORD, {"name": spec.name, "wanted": [asdict(file) for file in files]})
+        right = verify.differing(partial, files)[0]  # what an earlier attempt, or a damaged folder, left whole
+        absent = [file for file in files if file.path not in right]
         total = sum(file.size for file in files)
-        _refuse_full_disk(spec.name, partial, total - min(total, _bytes_here(partial)))
+        whole = sum(file.size for file in files if file.path in right)
+        _refuse_full_disk(spec.name, partial, total - whole)
 
         def report(done: int) -> None:
             if errand.progress:
                 errand.progress(Progress(source, spec.name, min(done, total), total))
 
-        hub.download([file.path for file in files], partial, lambda: _bytes_here(partial), report)
-        right, wrong = verify.differing(partial, files)
+        if absent:
+            hub.download([file.path for file in absent], partial, lambda: _bytes_here(partial), report)
+        arrived, wrong = verify.differing(partial, absent)
+        right |= arrived
         if wrong:
-            for path in wrong:  # whatever the client knows of it goes too, or it would keep the file
+            for path in wrong:
                 (partial / path).unlink(missing_ok=True)
-            raise Trouble(
-                Failure.DAMAGED, "; ".join(f"{path} {problem}" for path, problem in sorted(wrong.items())[:5])
-            )
+            raise Trouble(Failure.DAMAGED, _listed(wrong))
         if kind == "model" and (problems := verify.model_findings(partial)):
             raise Trouble(Failure.REFUSED, "; ".join(problem.what.partition(": ")[2] for problem in problems))
+        if kind == "dataset":
+            _refuse_without_splits(partial)
     _remove_bookkeeping(partial, {file.path for file in files})
     record = {
         "kind": kind,
@@ -406,6 +414,15 @@ def _refuse_unsafe(files: list[HubFile]) -> None:
             raise Trouble(Failure.REFUSED, f"the hub lists a file outside the repository: {file.path!r}")
 
 
+def _refuse_without_splits(folder: Path) -> None:
+    """A repository may hold only a script that loads the data from elsewhere."""
+    for split in ("train", "test"):
+        try:
+            find_split(folder, split)
+        except FindingsError as error:
+            raise Trouble(Failure.NOT_FOUND, error.findings[0].what) from error
+
+
 def _refuse_full_disk(name: str, folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed and needed + SPARE_BYTES > free:
@@ -477,7 +494,8 @@ def _repaired(folder: Path, damage: Mapping[str, str]) -> Finding:
 def _said(kind: Kind, spec: Spec, source: Source, endpoint: str, trouble: Trouble, *, as_note: bool = False) -> Finding:
     """What a source said, as an error, or as a warning when another source delivered."""
     at = f" at revision {spec.revision}" if spec.revision else ""
-    what = f"{source} ({redacted(endpoint)}): {kind} {spec.name}{at}: {redacted(trouble.message)}"
+    name = MODELSCOPE_NAMES.get(spec.name, spec.name) if source == "modelscope" else spec.name
+    what = f"{source} ({redacted(endpoint)}): {kind} {name}{at}: {redacted(trouble.message)}"
     variable = "MODELSCOPE_API_TOKEN" if source == "modelscope" else "HF_TOKEN"
     fixes = {
         Failure.DENIED: f"set {variable} in the environment, and accept the repository's terms on its web page",

@@ -34,6 +34,11 @@ def _token() -> str | bool:
     return os.environ.get("HF_TOKEN") or False
 
 
+def load() -> None:
+    """Imports the client."""
+    from huggingface_hub import HfApi, snapshot_download  # noqa: F401
+
+
 def list_files(repository: Repository) -> Listing:
     """The commit and the files of a repository. Raises Trouble."""
     from huggingface_hub import HfApi

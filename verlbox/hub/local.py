@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from verlbox.findings import EXIT_STAGE, FindingsError, register
+from verlbox.datasets.files import find as find_split
+from verlbox.findings import EXIT_STAGE, Finding, FindingsError, register
 from verlbox.hub import verify
 from verlbox.hub.spec import DatasetSpec, Fetched, Kind, ModelSpec, Source
 
@@ -21,13 +22,32 @@ def fetch(kind: Kind, spec: ModelSpec | DatasetSpec, path: Path, source: Source)
                 fix=f"correct {kind}.path",
             )
         )
-    if kind == "model" and (problems := verify.model_findings(path)):
-        raise FindingsError(problems, exit_code=EXIT_STAGE)
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if _counts(file, path))
+    if kind == "model":
+        if problems := verify.model_findings(path):
+            raise FindingsError(problems, exit_code=EXIT_STAGE)
+        files = sorted(file for file in path.rglob("*") if _counts(file, path))
+    else:
+        files = _split_files(path)
     root = path.parent if path.is_file() else path
     sha256 = {file.relative_to(root).as_posix(): verify.hashes(file)[0] for file in files}
     size = sum(file.stat().st_size for file in files)
     return Fetched(path, source, spec.name, "", sha256, verify.digest(sha256), size, from_cache=True)
+
+
+def _split_files(path: Path) -> list[Path]:
+    """The files that preprocess will read; what else lies in the folder is none of the run's business."""
+    files: list[Path] = []
+    problems: list[Finding] = []
+    exit_code = EXIT_STAGE
+    for split in ("train", "test"):
+        try:
+            files += find_split(path, split)
+        except FindingsError as error:
+            problems += error.findings
+            exit_code = error.exit_code
+    if problems:
+        raise FindingsError(list(dict.fromkeys(problems)), exit_code=exit_code)
+    return sorted(set(files))
 
 
 def _counts(file: Path, root: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,13 @@ def environment() -> dict[str, str]:
         "API_HTTP_CLIENT_MAX_RETRIES": "1",  # the number of attempts is decided by the parent process
         "MODELSCOPE_LOG_LEVEL": "40",
     }
+
+
+def load() -> None:
+    """Imports the client, without torch: it would import it (and torch_npu with it) only to leave it unused."""
+    sys.modules["torch"] = None  # type: ignore[assignment]  # an import of it now raises ImportError
+    import modelscope.hub.api
+    import modelscope.hub.snapshot_download  # noqa: F401
 
 
 def list_files(repository: Repository) -> Listing:

@@ -15,6 +15,12 @@ DEFAULT_SOURCES: tuple[Source, ...] = ("modelscope", "huggingface", "mirror")
 
 RECORD = ".verlbox-files.json"
 
+# What ModelScope calls the data sets that Hugging Face has under these names. Models have the same name on both.
+MODELSCOPE_NAMES: dict[str, str] = {
+    "openai/gsm8k": "modelscope/gsm8k",
+    "DigitalLearningGmbH/MATH-lighteval": "AI-ModelScope/MATH-lighteval",
+}
+
 
 @dataclass(frozen=True)
 class ModelSpec:

@@ -4,10 +4,10 @@ The clients read their environment when they are imported, wait without limit in
 process of their own each gets the environment it needs, can be stopped when nothing arrives any more, and leaves the
 program that started it clean.
 
-Covered: one request on standard input (JSON), one listing answered on standard output, then, when the wanted files
-are named, the download, then `done`. A failure is answered as {"failed": kind, "message": text}. Not covered: retries,
-verification, space, locks: those are the parent's (fetch.py). When the parent goes away, standard input ends, and the
-worker ends itself.
+Covered: one request on standard input (JSON); answered on standard output by `ready`, when the client is imported, and
+the listing; then, when the wanted files are named, the download and `done`. A failure is answered as
+{"failed": kind, "message": text}. Not covered: retries, verification, space, locks: those are the parent's (fetch.py).
+When the parent goes away, standard input ends, and the worker ends itself.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ def main() -> int:
 def _serve(request: dict[str, Any], answers: TextIO) -> None:
     client = modelscope if request["client"] == "modelscope" else huggingface
     repository = Repository(**request["repository"])
+    client.load()
+    _answer(answers, {"ready": True})
     listing = client.list_files(repository)
     _answer(answers, {"listing": asdict(listing)})
     order = json.loads(sys.stdin.readline() or "null")
