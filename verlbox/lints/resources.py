@@ -215,7 +215,9 @@ def engine_leaves_memory(s: Settings) -> Iterator[Finding]:
             why="fsdp_workers.py trainer_mode() releases weights and cache only with free_cache_engine.",
             fix=f"{key}=True, unless memory is plentiful",
         )
-    variables = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NPU_ALLOC_CONF")
+    variables = {"cuda": ["PYTORCH_CUDA_ALLOC_CONF"], "npu": ["PYTORCH_NPU_ALLOC_CONF"], "cpu": []}.get(
+        s.facts.platform or "", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NPU_ALLOC_CONF"]
+    )
     engine_is_vllm = s.text(f"{ROLLOUT}.name") in (None, "???", "vllm")
     for variable in variables:
         value = s.environment(variable)[1] or ""
