@@ -21,6 +21,7 @@ MODULES = {
     "lint": ("verlbox.lint_command", "Check verl settings without a recipe."),
     "diagnose": ("verlbox.diagnosis.command", "Name the first cause of a failure in logs."),
     "grade": ("verlbox.grade", "Grade a file of answers as training does."),
+    "ask": ("verlbox.ask", "Ask a run's trained model a question."),
     "report": ("verlbox.report.command", "Report on a run, a TensorBoard directory or a log."),
     "compare": ("verlbox.compare", "Compare runs."),
 }
@@ -95,6 +96,10 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     status.add_argument("run", help="a run's folder or name")
     status.add_argument("--runs", help="folder that holds the runs (default: $VERLBOX_RUNS, else ./runs)")
     status.add_argument("--json", action="store_true")
+
+    watch = add("watch", _watch, "Follow a run that is at work in another terminal.")
+    watch.add_argument("run", help="a run's folder or name")
+    watch.add_argument("--runs", help="folder that holds the runs (default: $VERLBOX_RUNS, else ./runs)")
 
     for name, (module, help_) in MODULES.items():
         sub = add(name, _of_module, help_)
@@ -177,4 +182,12 @@ def _status(arguments: argparse.Namespace) -> int:
 
     found = status.of(run.open_run(arguments.run, run.runs_folder(arguments.runs)))
     print(json.dumps(found, indent=2) if arguments.json else status.as_text(found))
+    return EXIT_OK
+
+
+def _watch(arguments: argparse.Namespace) -> int:
+    from verlbox import console, run, status
+
+    opened = run.open_run(arguments.run, run.runs_folder(arguments.runs))
+    status.follow(opened, console.standard())
     return EXIT_OK

@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +34,28 @@ def main() -> None:
     import pyarrow.parquet
 
     prompts = pyarrow.parquet.read_table(arguments.rows, columns=["prompt"]).column("prompt").to_pylist()
+    sampling = Sampling(
+        arguments.draws, arguments.temperature, arguments.seed, arguments.max_new_tokens, arguments.batch_size
+    )
     for named in arguments.model:
         name, _, path = named.partition("=")
         with (arguments.out / f"{name}.jsonl").open("w", encoding="utf-8") as stream:
-            for answer in answers(Path(path), prompts, arguments):
+            for answer in answers(Path(path), prompts, sampling):
                 stream.write(json.dumps(answer, ensure_ascii=False) + "\n")
 
 
-def answers(
-    path: Path, prompts: Sequence[list[dict[str, str]]], arguments: argparse.Namespace
-) -> Iterator[dict[str, Any]]:
+@dataclass(frozen=True)
+class Sampling:
+    """How answers are drawn: `draws` sampled ones beside the greedy one; at most `max_new_tokens` tokens each."""
+
+    draws: int = 0
+    temperature: float = 1.0
+    seed: int = 0
+    max_new_tokens: int = 256
+    batch_size: int = 256
+
+
+def answers(path: Path, prompts: Sequence[list[dict[str, str]]], sampling: Sampling) -> Iterator[dict[str, Any]]:
     """The answers of one model to all prompts: greedy first, then each draw."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
@@ -55,26 +68,24 @@ def answers(
     texts = [tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
     # Prompts of like length together, so that little is padding.
     order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-    for draw in range(arguments.draws + 1):
-        sampling = {"do_sample": True, "temperature": arguments.temperature} if draw else {"do_sample": False}
-        if draw:
-            sampling |= {"top_k": 0, "top_p": 1.0}
+    whole = {"do_sample": True, "temperature": sampling.temperature, "top_k": 0, "top_p": 1.0}
+    for draw in range(sampling.draws + 1):
         config = GenerationConfig(
-            **sampling,
-            max_new_tokens=arguments.max_new_tokens,
+            **(whole if draw else {"do_sample": False}),
+            max_new_tokens=sampling.max_new_tokens,
             pad_token_id=tokenizer.pad_token_id,
             eos_token_id=tokenizer.eos_token_id,
         )
-        torch.manual_seed(arguments.seed * 1_000_003 + draw)
-        for start in range(0, len(order), arguments.batch_size):
-            chosen = order[start : start + arguments.batch_size]
+        torch.manual_seed(sampling.seed * 1_000_003 + draw)
+        for start in range(0, len(order), sampling.batch_size):
+            chosen = order[start : start + sampling.batch_size]
             batch = tokenizer([texts[i] for i in chosen], add_special_tokens=False, padding=True, return_tensors="pt")
             output = model.generate(**batch, generation_config=config, use_model_defaults=False)
             for index, row in zip(chosen, output[:, batch["input_ids"].shape[1] :].tolist(), strict=True):
                 end = row.index(tokenizer.eos_token_id) if tokenizer.eos_token_id in row else len(row)
                 response = tokenizer.decode(row[:end], skip_special_tokens=True)
                 yield {"index": index, "draw": draw, "response": response, "tokens": end}
-        print(f"{path}: draw {draw} of {arguments.draws} done", file=sys.stderr, flush=True)
+        print(f"{path}: draw {draw} of {sampling.draws} done", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

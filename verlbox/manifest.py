@@ -93,6 +93,12 @@ def write(run: Run, plan: Plan, stages: tuple[str, ...], attempts: list[dict[str
             "packages": package_versions(),
             "model": download.get("model"),
             "dataset": {"source": download.get("dataset"), "prepared": preprocess},
+            "sha256": {
+                name: known.sha256
+                for stage in ("preprocess", "merge")
+                if stage in markers
+                for name, known in markers[stage].outputs.items()
+            },
             "attempts": attempts,
             "stages": {
                 name: {"state": m.state, "seconds": m.seconds, "finished": m.finished} for name, m in markers.items()

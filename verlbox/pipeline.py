@@ -18,10 +18,9 @@ from importlib import metadata
 from types import ModuleType
 from typing import Any
 
-from verlbox import findings, manifest, plan, preflight, recipe
+from verlbox import findings, manifest, plan, preflight, process, recipe
 from verlbox.console import Console, duration
 from verlbox.findings import EXIT_ACCEPTANCE, EXIT_OK, EXIT_STAGE, EXIT_USAGE, Finding, FindingsError
-from verlbox.process import Interrupted, interruptible
 from verlbox.recipe import Loaded
 from verlbox.run import UPSTREAM, Change, Marker, Run, changes, digest, write_atomic
 from verlbox.stages import Context, StageError, download, evaluate, merge, preprocess, report, train
@@ -53,8 +52,11 @@ def run(loaded: Loaded, run: Run, options: Options, console: Console) -> int:
     if findings.has_errors(problems):
         raise FindingsError(problems, EXIT_USAGE)
     findings.show(finding for finding in problems if finding.severity != "note")
-    with interruptible(), run.locked():
+    with process.interruptible(), run.locked():
         _refuse_drift(loaded, run, options)
+        leftovers = process.end_tagged(run.tag)
+        if leftovers:
+            console.line(f"ended {leftovers} processes that a killed attempt had left")
         run.logs.mkdir(exist_ok=True)
         resolved = recipe.resolved(loaded.recipe)
         if _read(run, "recipe.resolved.yaml") != resolved:
@@ -214,7 +216,7 @@ def _run_stage(
                 details=outputs.details,
                 findings=[asdict(finding) for finding in outputs.findings],
             )
-        except Interrupted as stop:
+        except process.Interrupted as stop:
             mark(state="interrupted", details={"signal": stop.signum})
             raise
         except FindingsError as error:

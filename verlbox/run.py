@@ -177,6 +177,11 @@ class Run:
         return self.path.name
 
     @property
+    def tag(self) -> str:
+        """What marks the processes of this run (see process.py): its place, which no other run shares."""
+        return str(self.path)
+
+    @property
     def data(self) -> Path:
         return self.path / "data"
 

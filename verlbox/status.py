@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import fcntl
+import json
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from verlbox.console import duration
+from verlbox.console import Console, duration
 from verlbox.metrics.read import parse_line
 from verlbox.run import Run
 
 STAGES = ("download", "preprocess", "train", "merge", "evaluate", "report")
+SHOWN = (  # what a step's line shows: label, verl's metric, format
+    ("reward", "critic/score/mean", ".3f"),
+    ("length", "response_length/mean", ".1f"),
+    ("tokens/s", "perf/throughput", ",.0f"),
+)
 
 
 def of(run: Run) -> dict[str, Any]:
@@ -34,8 +42,18 @@ def of(run: Run) -> dict[str, Any]:
         "working": working,
         "stages": stages,
         "last_step": last_step(run.logs / "train.log"),
+        "steps": planned_steps(run),
         "verdict": report.details.get("verdict") if report else None,
     }
+
+
+def planned_steps(run: Run) -> int | None:
+    """The number of steps that the run is to reach, from its manifest."""
+    try:
+        steps = json.loads((run.path / "manifest.json").read_text(encoding="utf-8"))["steps"]
+        return int(steps["total"]) if steps else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def is_locked(run: Run) -> bool:
@@ -64,6 +82,40 @@ def last_step(log: Path, window: int = 1 << 20) -> dict[str, Any] | None:
     return None
 
 
+def follow(run: Run, console: Console, interval: float = 1.0) -> None:
+    """Shows each new step and each new finding until no process is at work, then the whole status."""
+    shown: set[tuple[str, str]] = set()
+    step = -1
+    while True:
+        found = of(run)
+        for name, stage in found["stages"].items():
+            for finding in stage.get("findings", []):
+                key = (name, f"{finding['severity']}[{finding['code']}] {finding['what']}")
+                if key not in shown:
+                    shown.add(key)
+                    console.line(f"{name}: {key[1]}")
+        last = found["last_step"]
+        if last and last["step"] != step:
+            step = last["step"]
+            console.progress(step_text(last["metrics"], step, found["steps"]))
+        if not found["working"]:
+            console.line(as_text(found))
+            return
+        time.sleep(interval)
+
+
+def step_text(metrics: Mapping[str, float], step: int, total: int | None, seconds: Sequence[float] = ()) -> str:
+    """One step of training on one line; `seconds` of the last steps smooth the estimate of the time that is left."""
+    own = metrics.get("timing_s/step", metrics.get("perf/time_per_step", 0.0))
+    recent = list(seconds) or [own]
+    parts = [f"step {step}/{total}" if total else f"step {step}"]
+    parts += [f"{label} {metrics[key]:{form}}" for label, key, form in SHOWN if key in metrics]
+    parts.append(f"{duration(own)}/step")
+    if total:
+        parts.append(f"ETA {duration((total - step) * sum(recent) / len(recent))}")
+    return " | ".join(parts)
+
+
 def as_text(found: dict[str, Any]) -> str:
     lines = [f"{found['run']} ({'a process is at work' if found['working'] else 'no process is at work'})"]
     for name, stage in found["stages"].items():
@@ -71,9 +123,8 @@ def as_text(found: dict[str, Any]) -> str:
         lines.append(f"  {name:11}{stage['state']}{seconds}")
         lines += [f"    {f['severity']}[{f['code']}] {f['what']}" for f in stage.get("findings", [])]
     if found["last_step"]:
-        step, metrics = found["last_step"]["step"], found["last_step"]["metrics"]
-        score = metrics.get("critic/score/mean")
-        lines.append(f"  last step {step}" + (f", reward {score:.3f}" if score is not None else ""))
+        last = found["last_step"]
+        lines.append(f"  {step_text(last['metrics'], last['step'], found['steps'])}")
     if found["verdict"]:
         lines.append(f"  verdict {found['verdict']}")
     return "\n".join(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import sys
@@ -15,9 +16,10 @@ from verlbox import process
 from verlbox.metrics import statistics
 from verlbox.plan import base_model
 from verlbox.recipe import Recipe, flat
-from verlbox.run import Run, replacing, write_json
+from verlbox.run import Run, digest, record, replacing, write_atomic, write_json
 from verlbox.stages import Context, Outputs, command_failed
-from verlbox.stages.train import child_environment, tag
+from verlbox.stages.download import cache_folder
+from verlbox.stages.train import child_environment
 
 NAME = "evaluate"
 MODELS = ("base", "trained")
@@ -33,31 +35,15 @@ def inputs(recipe: Recipe, run: Run) -> dict[str, Any]:
     return {"train.seed": recipe.train.seed, **{k: v for k, v in settings.items() if k not in execution}}
 
 
-def _max_new_tokens(context: Context) -> int:
-    return int(str(context.plan.effective.get("data.max_response_length", 512)))
-
-
 def run(context: Context) -> Outputs:
     recipe, run = context.recipe, context.run
     if not recipe.evaluate.enabled:
         context.console.line("evaluation is switched off in the recipe")
         return Outputs([], {"enabled": False})
-    log = run.logs / "evaluate.log"
     rows = _rows(run.data / "test.parquet")
     with replacing(run.evaluation) as folder:
-        command = [sys.executable, "-m", "verlbox.generate", "--rows", str(run.data / "test.parquet")]
-        command += ["--out", str(folder)]
-        command += ["--model", f"base={base_model(run)}", "--model", f"trained={run.model}"]
-        command += ["--draws", str(recipe.evaluate.draws), "--temperature", str(recipe.evaluate.temperature)]
-        command += ["--seed", str(recipe.train.seed), "--batch-size", str(recipe.evaluate.batch_size)]
-        command += ["--max-new-tokens", str(_max_new_tokens(context))]
-        code = process.run(command, log=log, tag=tag(run), environment=child_environment(context.plan), cwd=run.path)
-        if code != 0:
-            raise command_failed("the evaluation", code, log)
-        graded = {
-            name: _grade(_read(folder / f"{name}.jsonl"), rows, recipe.reward.name, recipe.reward.arguments)
-            for name in MODELS
-        }
+        answers = _answers(context, folder)
+        graded = {name: _grade(answers[name], rows, recipe.reward.name, recipe.reward.arguments) for name in MODELS}
         for name in MODELS:
             lines = (json.dumps(answer, ensure_ascii=False) for answer in graded[name])
             (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -69,6 +55,41 @@ def run(context: Context) -> Outputs:
             shown = (f"{part[m]['accuracy']:.3f} ± {part[m]['standard_error']:.3f}" for m in MODELS)
             context.console.line(f"{kind} accuracy on {summary['rows']} prompts: {' -> '.join(shown)}")
     return Outputs([run.evaluation], {"enabled": True, "summary": summary})
+
+
+def _answers(context: Context, folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """The answers of both models, from the cache where the same model was asked the same before."""
+    run, evaluate = context.run, context.recipe.evaluate
+    asked = {
+        "rows": record(run.data / "test.parquet").sha256,
+        "draws": evaluate.draws,
+        "temperature": evaluate.temperature,
+        "seed": context.recipe.train.seed,
+        "max_new_tokens": int(str(context.plan.effective.get("data.max_response_length", 512))),
+    }
+    places = {"base": base_model(run), "trained": run.model}
+    hashes = {"base": context.details["download"]["model"]["sha256"], "trained": digest(run.records([run.model]))}
+    cached = {name: _cache_file({**asked, "model": hashes[name]}) for name in MODELS}
+    wanted = [name for name in MODELS if not cached[name].is_file()]
+    if wanted:
+        command = [sys.executable, "-m", "verlbox.generate", "--rows", str(run.data / "test.parquet")]
+        command += ["--out", str(folder), "--batch-size", str(evaluate.batch_size)]
+        command += [part for name in wanted for part in ("--model", f"{name}={places[name]}")]
+        for key in ("draws", "temperature", "seed", "max_new_tokens"):
+            command += [f"--{key.replace('_', '-')}", str(asked[key])]
+        log = run.logs / "evaluate.log"
+        environment = child_environment(context.plan)
+        code = process.run(command, log=log, tag=run.tag, environment=environment, cwd=run.path)
+        if code != 0:
+            raise command_failed("the evaluation", code, log)
+        for name in wanted:
+            write_atomic(cached[name], (folder / f"{name}.jsonl").read_bytes())
+    return {name: _read(cached[name]) for name in MODELS}
+
+
+def _cache_file(asked: Mapping[str, Any]) -> Path:
+    key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    return cache_folder() / "answers" / f"{key}.jsonl"
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from verlbox import process
 from verlbox.recipe import Recipe
 from verlbox.run import Run, replacing
 from verlbox.stages import Context, Outputs, command_failed
-from verlbox.stages.train import child_environment, tag
+from verlbox.stages.train import child_environment
 
 NAME = "merge"
 
@@ -28,7 +28,7 @@ def run(context: Context) -> Outputs:
         report = folder / "merge.json"
         command = [sys.executable, "-m", "verlbox.merging", str(checkpoint / "actor"), str(folder), str(report)]
         environment = child_environment(context.plan)
-        code = process.run(command, log=log, tag=tag(run), environment=environment, cwd=run.path)
+        code = process.run(command, log=log, tag=run.tag, environment=environment, cwd=run.path)
         if code != 0:
             raise command_failed("verl's merger, or the check of its result,", code, log)
         facts = json.loads(report.read_text())

@@ -12,14 +12,14 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import verlbox
 from verlbox import checkpoints, findings, process
-from verlbox.console import Console, duration
+from verlbox.console import Console
 from verlbox.findings import Finding
 from verlbox.metrics.read import parse_line
 from verlbox.plan import Plan, Steps, reason_log, verl_command
@@ -28,6 +28,7 @@ from verlbox.rewards import reasons
 from verlbox.run import Run, set_aside
 from verlbox.stacks import STACKS
 from verlbox.stages import Context, Outputs, StageError, command_failed
+from verlbox.status import step_text
 
 CHECKPOINT_SET_ASIDE = findings.register(
     "checkpoint-set-aside", "note", "A checkpoint that was being written when the run died was moved out of the way."
@@ -45,11 +46,6 @@ RETRIED = findings.register("ray-start-retried", "note", "Ray did not start in t
 
 NAME = "train"
 LONGEST_RAY_PARENT = 24  # characters; Ray adds about 80 to it in its socket paths
-SHOWN = (  # what the progress line shows: label, verl's metric, format
-    ("reward", "critic/score/mean", ".3f"),
-    ("length", "response_length/mean", ".1f"),
-    ("tokens/s", "perf/throughput", ",.0f"),
-)
 RAY_START_FAILED = (
     "The current node timed out during startup",
     "Failed to start the GCS",
@@ -75,9 +71,6 @@ def run(context: Context) -> Outputs:
     assert plan.steps is not None, "preprocess has run, so the rows are known"
     folder, total = checkpoint_folder(plan), plan.steps.total
     _refuse_no_checkpoints(plan)
-    leftovers = process.end_tagged(tag(run))
-    if leftovers:
-        context.console.line(f"ended {leftovers} processes that an earlier attempt had left")
     mended = _repair(plan)
     notes = [
         CHECKPOINT_SET_ASIDE.finding(
@@ -129,11 +122,6 @@ def _ungraded(context: Context) -> Finding | None:
     if not log.exists():
         return None
     return reasons.ungraded_finding(reasons.read_tally(log), context.recipe.reward.max_failed_share, str(log))
-
-
-def tag(run: Run) -> str:
-    """What marks the processes of a run: its place, which no other run shares."""
-    return str(run.path)
 
 
 def checkpoint_folder(plan: Plan) -> Path:
@@ -204,7 +192,7 @@ def _train(context: Context, steps: Steps, done: int, log: Path) -> list[Finding
         begin = log.stat().st_size if log.exists() else 0
         with ray_folder(run) as ray_tmp:
             environment = {**child_environment(plan), "RAY_TMPDIR": str(ray_tmp)}
-            code = process.run(command, log=log, tag=tag(run), environment=environment, cwd=run.path, on_line=on_line)
+            code = process.run(command, log=log, tag=run.tag, environment=environment, cwd=run.path, on_line=on_line)
             diagnosis = watcher.finish(code)
             if code == 0:
                 return [*notes, *diagnosis.findings]
@@ -267,13 +255,4 @@ class Progress:
             return
         self.step, metrics = parsed
         self.seconds.append(metrics.get("timing_s/step", metrics.get("perf/time_per_step", 0.0)))
-        self.console.progress(self.text(metrics))
-
-    def text(self, metrics: Mapping[str, float]) -> str:
-        recent = self.seconds[-5:]
-        left = (self.total - self.step) * sum(recent) / len(recent)
-        parts = [f"step {self.step}/{self.total}"]
-        for label, key, form in SHOWN:
-            if key in metrics:
-                parts.append(f"{label} {metrics[key]:{form}}")
-        return " | ".join([*parts, f"{duration(recent[-1])}/step", f"ETA {duration(left)}"])
+        self.console.progress(step_text(metrics, self.step, self.total, self.seconds[-5:]))
