@@ -27,6 +27,9 @@ from verlbox.stages import Context, StageError, download, evaluate, merge, prepr
 
 DRIFT = findings.register("run-drift", "error", "The recipe or the data differ from what the run was made with so far.")
 DISK_FULL = findings.register("disk-full", "error", "The disk is full, or a quota is used up.")
+NOTHING_LEFT = findings.register(
+    "train-nothing-left", "error", "Training is to go on under changed settings, but no step is left to train."
+)
 EARLIER_STAGE = findings.register("stage-order", "error", "A stage was asked for, but one before it is not done.")
 
 STAGES: tuple[ModuleType, ...] = (download, preprocess, train, merge, evaluate, report)
@@ -136,6 +139,26 @@ def _refuse_drift(loaded: Loaded, run: Run, options: Options) -> None:
             ),
             EXIT_USAGE,
         )
+    trained_on = [key for key in accepted if found[key].stage in (download.NAME, preprocess.NAME, train.NAME)]
+    if trained_on and options.first is None:
+        _refuse_nothing_left(loaded, run, trained_on)
+
+
+def _refuse_nothing_left(loaded: Loaded, run: Run, accepted: Sequence[str]) -> None:
+    """Raises FindingsError when drift was accepted for a training that has no step left to show it in."""
+    marker = run.marker(train.NAME)
+    steps = make_plan(loaded, run).steps
+    if marker is None or marker.state != "done" or steps is None or steps.total > marker.details["steps"]:
+        return
+    raise FindingsError(
+        NOTHING_LEFT.finding(
+            f"training is done ({marker.details['steps']} steps); {', '.join(accepted)} could change nothing in it",
+            why="The report would describe settings that were never trained with.",
+            fix=f"Train longer (train.steps or train.epochs), train anew (--from train), or --name {run.name}-2.",
+            where=str(run.path),
+        ),
+        EXIT_USAGE,
+    )
 
 
 def _shown(value: object, limit: int = 70) -> str:

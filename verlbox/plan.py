@@ -144,7 +144,7 @@ def compile_settings(recipe: Recipe, run: Run, rows: Rows, prompt_length: int | 
     settings.update(own)
     if recipe.train.steps is not None:
         settings["trainer.total_training_steps"] = recipe.train.steps
-        batch = _integer(settings.get("data.train_batch_size"))
+        batch = _integer(effective_settings(settings, recipe.overrides).get("data.train_batch_size"))
         if batch and rows.train and rows.train >= batch:
             settings["trainer.total_epochs"] = math.ceil(recipe.train.steps / (rows.train // batch))
     settings["hydra.run.dir"] = str(run.logs / "hydra")

@@ -110,6 +110,10 @@ class Train(Section):
     steps: Positive | None = Field(None, description="Stop after so many steps instead; epochs follow from it.")
     devices: Positive = Field(1, description="Accelerators on each machine (trainer.n_gpus_per_node).")
     seed: int = Field(1, ge=0, description="Seed of data order, sampling and evaluation draws.")
+    on_oom: Literal["fail", "step_down"] = Field(
+        "fail", description="After a device ran out of memory: step_down resumes with the next rung of a ladder."
+    )
+    on_oom_times: Positive = Field(3, description="How many rungs step_down may take.")
     allow_degenerate_group: bool = Field(False, description="Accept GRPO with groups of one, which has no baseline.")
     loggers: list[Literal["tensorboard", "swanlab", "wandb", "mlflow"]] = Field(
         ["tensorboard"], description="Beside the console."

@@ -8,27 +8,31 @@ again: verl would run one step more.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import verlbox
-from verlbox import checkpoints, findings, process
+from verlbox import checkpoints, findings, hydra_overrides, ladder, process
 from verlbox.console import Console
 from verlbox.findings import Finding
 from verlbox.metrics.read import parse_line
 from verlbox.plan import Plan, Steps, reason_log, verl_command
 from verlbox.recipe import Recipe, flat
 from verlbox.rewards import reasons
-from verlbox.run import Run, set_aside
+from verlbox.run import Run, set_aside, write_json
 from verlbox.stacks import STACKS
 from verlbox.stages import Context, Outputs, StageError, command_failed
 from verlbox.status import step_text
+
+if TYPE_CHECKING:
+    from verlbox.diagnosis.matcher import Diagnosis
 
 CHECKPOINT_SET_ASIDE = findings.register(
     "checkpoint-set-aside", "note", "A checkpoint that was being written when the run died was moved out of the way."
@@ -39,8 +43,8 @@ STOPPED_EARLY = findings.register(
 NO_CHECKPOINTS = findings.register(
     "train-without-checkpoints", "error", "The settings make verl write no checkpoint, so there would be no model."
 )
-NOTHING_LEFT = findings.register(
-    "train-nothing-left", "error", "Training is to go on under changed settings, but no step is left to train."
+STEPPED_DOWN = findings.register(
+    "train-stepped-down", "warning", "A device ran out of memory; training went on with settings that need less."
 )
 RETRIED = findings.register("ray-start-retried", "note", "Ray did not start in time and was started once more.")
 
@@ -168,41 +172,69 @@ def _refuse_no_checkpoints(plan: Plan) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """How one start of verl ended: exit code, what its log says, whether a step was made, whether Ray came up."""
+
+    code: int
+    diagnosis: Diagnosis
+    made_a_step: bool
+    ray_started: bool
+
+
 def _train(context: Context, steps: Steps, done: int, log: Path) -> list[Finding]:
     """Runs verl until it ends well, and returns what its log had to say. Raises StageError when it does not.
 
-    Ray gives its own processes 30 s to start, which a loaded machine can exceed: that is tried a second time.
+    Two failures are met by another start: Ray gives its own processes 30 s, which a loaded machine can exceed (tried
+    once more), and a device that ran out of memory, where the recipe asks for it (`train.on_oom`).
     """
+    notes: list[Finding] = []
+    rungs = _rungs_taken(context.run)
+    retried = False
+    while True:
+        attempt = _attempt(context, steps, done, log, rungs)
+        if attempt.code == 0:
+            return [*notes, *attempt.diagnosis.findings]
+        if not (retried or attempt.made_a_step or attempt.ray_started):
+            context.console.line("Ray did not start in time; trying once more")
+            notes.append(RETRIED.finding("Ray was started twice", why="Its first start took over 30 s.", fix=""))
+            retried = True
+            continue
+        rung = _next_rung(context, rungs) if attempt.diagnosis.failure == "device-oom" else None
+        if rung is None:
+            failed = command_failed("verl", attempt.code, log)
+            details = {**failed.details, "failure": attempt.diagnosis.failure, "step_downs": rungs}
+            raise StageError([*attempt.diagnosis.findings, *failed.findings], details)
+        rungs.append(rung)
+        write_json(_rung_file(context.run), rungs)
+        notes.append(_stepped_down(rung, len(rungs)))
+        context.console.line(findings.to_text(notes[-1:]))
+        done = _repair(context.plan).step
+
+
+def _attempt(context: Context, steps: Steps, done: int, log: Path, rungs: list[dict[str, Any]]) -> Attempt:
     from verlbox.diagnosis.matcher import Watcher
 
     plan, run = context.plan, context.run
-    command = verl_command(plan.settings, plan.recipe.overrides)
+    changed = [hydra_overrides.format_override(key, value) for rung in rungs for key, value in rung.items()]
+    command = verl_command(plan.settings, [*plan.recipe.overrides, *changed])
+    progress = Progress(context.console, steps.total, done)
+    watcher = Watcher(platform=STACKS[plan.recipe.stack].platform)
+
+    def on_line(line: str) -> None:
+        progress.feed(line)
+        for finding in watcher.feed(line):
+            context.console.line(findings.to_text([finding]))
+
     run.tensorboard.mkdir(parents=True, exist_ok=True)
-    notes: list[Finding] = []
-    for last_try in (False, True):
-        progress = Progress(context.console, steps.total, done)
-        watcher = Watcher(platform=STACKS[plan.recipe.stack].platform)
-
-        def on_line(line: str, progress: Progress = progress, watcher: Watcher = watcher) -> None:
-            progress.feed(line)
-            for finding in watcher.feed(line):
-                context.console.line(findings.to_text([finding]))
-
-        context.console.line("starting Ray and verl (half a minute or more) ...")
-        begin = log.stat().st_size if log.exists() else 0
-        with ray_folder(run) as ray_tmp:
-            environment = {**child_environment(plan), "RAY_TMPDIR": str(ray_tmp)}
-            code = process.run(command, log=log, tag=run.tag, environment=environment, cwd=run.path, on_line=on_line)
-            diagnosis = watcher.finish(code)
-            if code == 0:
-                return [*notes, *diagnosis.findings]
-            if last_try or progress.step > done or not _ray_did_not_start(log, begin):
-                failed = command_failed("verl", code, log)
-                details = {**failed.details, "failure": diagnosis.failure}
-                raise StageError([*diagnosis.findings, *failed.findings], details)
-        context.console.line("Ray did not start in time; trying once more")
-        notes.append(RETRIED.finding("Ray was started twice", why="Its first start took over 30 s.", fix=""))
-    raise AssertionError("the second attempt returns or raises")
+    context.console.line("starting Ray and verl (half a minute or more) ...")
+    begin = log.stat().st_size if log.exists() else 0
+    with ray_folder(run) as (ray_tmp, keep_logs):
+        environment = {**child_environment(plan), "RAY_TMPDIR": str(ray_tmp)}
+        code = process.run(command, log=log, tag=run.tag, environment=environment, cwd=run.path, on_line=on_line)
+        if code != 0:
+            keep_logs()
+    return Attempt(code, watcher.finish(code), progress.step > done, not _ray_did_not_start(log, begin))
 
 
 def _ray_did_not_start(log: Path, begin: int) -> bool:
@@ -210,6 +242,39 @@ def _ray_did_not_start(log: Path, begin: int) -> bool:
         stream.seek(begin)
         text = stream.read().decode("utf-8", "replace")
     return any(sign in text for sign in RAY_START_FAILED)
+
+
+def _rung_file(run: Run) -> Path:
+    return run.path / "step_downs.json"
+
+
+def _rungs_taken(run: Run) -> list[dict[str, Any]]:
+    """The rungs that earlier attempts have taken: what did not fit then does not fit now."""
+    try:
+        rungs: list[dict[str, Any]] = json.loads(_rung_file(run).read_text(encoding="utf-8"))
+        return rungs
+    except FileNotFoundError:
+        return []
+
+
+def _next_rung(context: Context, rungs: list[dict[str, Any]]) -> dict[str, Any] | None:
+    settings = context.recipe.train
+    if settings.on_oom != "step_down" or len(rungs) >= settings.on_oom_times:
+        return None
+    effective = dict(context.plan.effective)
+    for rung in rungs:
+        effective.update(rung)
+    critic = "critic.fsdp" if STACKS[context.recipe.stack].verl == "0.9.1" else "critic.model.fsdp_config"
+    return ladder.next_rung(effective, critic)
+
+
+def _stepped_down(rung: Mapping[str, Any], number: int) -> Finding:
+    changed = ", ".join(f"{key}={value}" for key, value in rung.items())
+    return STEPPED_DOWN.finding(
+        f"rung {number}: {changed}",
+        why="A device ran out of memory. Only the execution changes, not the algorithm.",
+        fix="Put these settings into the recipe to start with them.",
+    )
 
 
 def child_environment(plan: Plan) -> dict[str, str]:
@@ -221,20 +286,21 @@ def child_environment(plan: Plan) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def ray_folder(run: Run) -> Iterator[Path]:
+def ray_folder(run: Run) -> Iterator[tuple[Path, Callable[[], None]]]:
     """A short-lived folder for Ray's session, since Ray's socket paths must stay below 108 bytes.
 
-    When the block ends with an error, Ray's own logs are worth reading: they are kept.
+    Comes with a function that keeps Ray's own logs in the run, for when they are worth reading.
     """
     parent = tempfile.gettempdir()
     folder = Path(tempfile.mkdtemp(prefix="vbx-", dir=parent if len(parent) <= LONGEST_RAY_PARENT else "/tmp"))
-    try:
-        yield folder
-    except StageError:
+
+    def keep_logs() -> None:
         for logs in folder.glob("ray/session_2*/logs"):
             with contextlib.suppress(OSError, shutil.Error):
                 shutil.copytree(logs, run.logs / "ray" / logs.parent.name, dirs_exist_ok=True)
-        raise
+
+    try:
+        yield folder, keep_logs
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
