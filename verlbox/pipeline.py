@@ -18,7 +18,7 @@ from importlib import metadata
 from types import ModuleType
 from typing import Any
 
-from verlbox import findings, manifest, plan, preflight, process, recipe
+from verlbox import checkpoints, findings, manifest, plan, preflight, process, recipe
 from verlbox.console import Console, duration
 from verlbox.findings import EXIT_ACCEPTANCE, EXIT_OK, EXIT_STAGE, EXIT_USAGE, Finding, FindingsError
 from verlbox.recipe import Loaded
@@ -118,8 +118,10 @@ def _refuse_drift(loaded: Loaded, run: Run, options: Options) -> None:
     found: dict[str, Change] = {}
     for stage in STAGES:
         marker = run.marker(stage.NAME)
-        if marker is None or (marker.state != "done" and stage is not train):
+        if marker is None:
             continue
+        if marker.state != "done" and not (stage is train and checkpoints.folders(run.checkpoints)):
+            continue  # it left nothing that could be mixed with
         anew = options.first is not None and NAMES.index(stage.NAME) >= NAMES.index(options.first)
         if anew and (stage is not train or marker.state == "done"):
             continue  # nothing of it is used
