@@ -80,7 +80,7 @@ def answers(path: Path, prompts: Sequence[list[dict[str, str]]], sampling: Sampl
         for start in range(0, len(order), sampling.batch_size):
             chosen = order[start : start + sampling.batch_size]
             batch = tokenizer([texts[i] for i in chosen], add_special_tokens=False, padding=True, return_tensors="pt")
-            output = model.generate(**batch, generation_config=config, use_model_defaults=False)
+            output = model.generate(**batch, generation_config=config)
             for index, row in zip(chosen, output[:, batch["input_ids"].shape[1] :].tolist(), strict=True):
                 end = row.index(tokenizer.eos_token_id) if tokenizer.eos_token_id in row else len(row)
                 response = tokenizer.decode(row[:end], skip_special_tokens=True)

@@ -222,9 +222,10 @@ class CpuServer:
                 futures = [taken[number][2] for number in numbers]
                 try:
                     outputs = self.answer([taken[number][0] for number in numbers], taken[numbers[0]][1])
-                except Exception as error:  # goes to the callers, who raise it
-                    for future in futures:
-                        future.set_exception(error)
+                except Exception as error:  # goes to the callers, who raise it; whole to one of them, since they log it
+                    futures[0].set_exception(error)
+                    for future in futures[1:]:
+                        future.set_exception(RuntimeError(f"in the batch of a request that failed: {error!r}"))
                 else:
                     for future, output in zip(futures, outputs, strict=True):
                         future.set_result(output)
@@ -270,7 +271,6 @@ class CpuServer:
                 return_dict_in_generate=True,
                 output_logits=with_log_probs,
             ),
-            use_model_defaults=False,
         )
         chosen = output.sequences[:, width:]
         log_probs: list[list[float]] | list[None] = [None] * len(prompts)
