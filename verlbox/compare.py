@@ -198,11 +198,11 @@ def _means(what: str, name: str, a: Series, b: Series) -> Iterable[Contrast]:
 
 def _validations(first: Compared, other: Compared) -> Iterable[Contrast]:
     """The last validation of each run, and the mean of the last five."""
-    in_a, in_b = readings.validations(first.metrics), readings.validations(other.metrics)
+    in_a, in_b = readings.by_source(first.metrics), readings.by_source(other.metrics)
     n_a = readings.prompts_of_a_source(first.facts, first.metrics)
     n_b = readings.prompts_of_a_source(other.facts, other.metrics)
     for name in sorted(in_a.keys() & in_b.keys()):
-        a, b = in_a[name].finite(), in_b[name].finite()
+        a, b = in_a[name][1].finite(), in_b[name][1].finite()
         if not (len(a) and len(b)):
             continue
         last_a, last_b = a.values[-1], b.values[-1]
@@ -269,6 +269,9 @@ def _caveats(runs: Sequence[Compared], differing: Rows) -> Iterable[Paragraph]:
         for run in runs
         for scale in [readings.rescaling("actor/pg_loss", run.facts)]
     }
+    measures = {name.split("/")[-2] for run in runs for name, _ in readings.by_source(run.metrics).values()}
+    if {"acc", "reward"} <= measures:
+        yield Paragraph(text("compare.measures"), "warn")
     if len(factors) > 1:
         yield Paragraph(text("compare.losses"), "info")
     if len(differing) > 1:
@@ -297,12 +300,13 @@ _CURVES = (
 def charts(comparison: Comparison) -> list[Chart]:
     """The curves of all runs, one chart a metric that at least two of them have."""
     found = []
-    names = sorted({name for run in comparison.runs for name in readings.validations(run.metrics)})
+    validations = [readings.by_source(run.metrics) for run in comparison.runs]
+    names = sorted({name for of_run in validations for name in of_run})
     for i, name in enumerate(names):
         curves = tuple(
-            Curve(run.name, points, marks=True)
-            for run in comparison.runs
-            if (points := readings.validations(run.metrics).get(name)) is not None and len(points.finite())
+            Curve(run.name, of_run[name][1], marks=True)
+            for run, of_run in zip(comparison.runs, validations, strict=True)
+            if name in of_run and len(of_run[name][1].finite())
         )
         if len(curves) > 1:
             found.append(Chart(f"validation-{i}", text("compare.validation", name=name), curves))

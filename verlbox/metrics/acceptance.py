@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any, Literal, get_args
 
 from verlbox.findings import EXIT_ACCEPTANCE, EXIT_OK, Finding, FindingsError, register
-from verlbox.metrics.read import Metrics, Series
+from verlbox.metrics.read import Metrics, Series, is_number
 from verlbox.metrics.statistics import trend
 
 NOT_ACCEPTED = register("acceptance-failed", "error", "The run does not meet a line of its acceptance.")
@@ -140,7 +140,7 @@ def reduce(points: Series, reducer: Reducer, window: int | None = None) -> float
         values = values[-1:]
     elif reducer == "first":
         values = values[:1]
-    if not values or not all(map(math.isfinite, values)):
+    if not values or not all(map(is_number, values)):
         return math.nan
     match reducer:
         case "last" | "first":
@@ -211,7 +211,7 @@ def learned(metrics: Metrics) -> Result:
         known = [metrics.series[name] for name in names if name in metrics.series]
         if not known:
             return None
-        return any(math.isfinite(v) and v != 0 for points in known for v in points.values)
+        return any(is_number(v) and v != 0 for points in known for v in points.values)
 
     if not metrics.steps():
         return Result(BUILT_IN, "fail", None, 0.0, "no-steps")

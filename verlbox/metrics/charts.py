@@ -63,15 +63,16 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     numbers for graph labels", Graphics Gems (1990) 61."""
     if not (math.isfinite(low) and math.isfinite(high)):
         return []
-    if low == high:
-        pad = abs(low) * 0.1 or 1.0
+    size = max(abs(low), abs(high))
+    if high - low <= 1e-9 * size or size == 0:
+        pad = size * 0.1 or 1.0
         low, high = low - pad, high + pad
     raw = (high - low) / max(1, count - 1)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next((m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999), 10 * power)
     first = math.floor(low / step + 1e-9)
     last = math.ceil(high / step - 1e-9)
-    return [round(i * step, 12) for i in range(first, last + 1)]
+    return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
 
 
 def chinese_font() -> str | None:

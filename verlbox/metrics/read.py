@@ -39,6 +39,14 @@ EVENT_FILES = "*tfevents*"
 Kind = Literal["tensorboard", "log", "csv", "run"]
 
 
+LARGEST = 1e100  # beyond it squares overflow: no measurement, but the trace of an overflow
+
+
+def is_number(value: float) -> bool:
+    """Whether a value can be computed with: not NaN, not infinite, not beyond LARGEST."""
+    return abs(value) < LARGEST
+
+
 @dataclass(frozen=True)
 class Series:
     """One metric: `values[i]` was recorded at step `steps[i]`. Steps increase strictly; values need not be finite."""
@@ -50,10 +58,10 @@ class Series:
         return len(self.steps)
 
     def finite(self) -> Series:
-        """The points whose value is a finite number."""
-        if all(map(math.isfinite, self.values)):
+        """The points whose value is a number, as is_number has it."""
+        if all(map(is_number, self.values)):
             return self
-        kept = [(s, v) for s, v in zip(self.steps, self.values, strict=True) if math.isfinite(v)]
+        kept = [(s, v) for s, v in zip(self.steps, self.values, strict=True) if is_number(v)]
         return series(kept)
 
     def between(self, first: int, last: int) -> Series:
@@ -273,7 +281,7 @@ def _checked(metrics: Metrics) -> Metrics:
     bad = {
         name: count
         for name, points in sorted(metrics.series.items())
-        if (count := sum(not math.isfinite(v) for v in points.values))
+        if (count := sum(not is_number(v) for v in points.values))
     }
     if bad:
         named = ", ".join(f"{name} ({count})" for name, count in list(bad.items())[:6])
@@ -433,38 +441,38 @@ _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 
 
-def _masked_crc(crc: int) -> int:
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-
-
 def _records(data: bytes) -> Iterator[bytes]:
     """The records of an event file. Raises ValueError at the first one that is cut off or damaged."""
     from google_crc32c import value as crc32c
 
+    def unmask(masked: int) -> int:
+        rotated = (masked - 0xA282EAD8) & 0xFFFFFFFF
+        return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
+
+    header, footer = _HEADER.unpack_from, _FOOTER.unpack_from
     at, end = 0, len(data)
     while at < end:
-        if at + _HEADER.size > end:
+        start = at + 12
+        if start > end:
             raise ValueError(f"it ends inside a record, at byte {at}")
-        length, check = _HEADER.unpack_from(data, at)
-        if _masked_crc(crc32c(data[at : at + 8])) != check:
+        length, check = header(data, at)
+        if crc32c(data[at : at + 8]) != unmask(check):
             raise ValueError(f"checksum of a record's length differs, at byte {at}")
-        start = at + _HEADER.size
         stop = start + length
-        if stop + _FOOTER.size > end:
+        if stop + 4 > end:
             raise ValueError(f"it ends inside a record, at byte {at}")
         record = data[start:stop]
-        if _masked_crc(crc32c(record)) != _FOOTER.unpack_from(data, stop)[0]:
+        if crc32c(record) != unmask(footer(data, stop)[0]):
             raise ValueError(f"checksum of a record differs, at byte {at}")
         yield record
-        at = stop + _FOOTER.size
+        at = stop + 4
 
 
 def _scalar(value: Summary.Value) -> float | None:
     """The number in a summary, as written by SummaryWriter.add_scalar (either style); None for anything else."""
-    which = value.WhichOneof("value")
-    if which == "simple_value":
+    if value.HasField("simple_value"):
         return float(value.simple_value)
-    if which == "tensor":
+    if value.HasField("tensor"):
         from tensorboard.util.tensor_util import make_ndarray
 
         content = make_ndarray(value.tensor)
@@ -489,8 +497,6 @@ def _read_events(files: Sequence[Path]) -> Metrics:
                 event = Event.FromString(record)
                 if began is math.inf:
                     began = event.wall_time
-                if event.WhichOneof("what") != "summary":
-                    continue
                 step = event.step
                 for summary in event.summary.value:
                     number = _scalar(summary)

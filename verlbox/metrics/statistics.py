@@ -274,36 +274,11 @@ def mcnemar(base: Sequence[bool], trained: Sequence[bool]) -> McNemar:
     return McNemar(base_only, trained_only, min(1.0, float(2 * bdtr(min(base_only, trained_only), changed, 0.5))))
 
 
-@dataclass(frozen=True)
-class Welch:
-    """Difference of two means (b - a), with the two-sided p-value for equal means."""
-
-    difference: float
-    standard_error: float
-    t: float
-    p: float
-
-
-def welch(a: Sequence[float], b: Sequence[float]) -> Welch | None:
-    """Welch's test for two means with unequal variances; None when either has fewer than two values or both are
-    constant. Source: Welch, Biometrika 34 (1947) 28 (degrees of freedom by Welch and Satterthwaite)."""
-    if len(a) < 2 or len(b) < 2:
-        return None
-    first, second = mean(a), mean(b)
-    va, vb = first.standard_error**2, second.standard_error**2
-    if va + vb == 0:
-        return None
-    degrees = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
-    error = math.sqrt(va + vb)
-    t = (second.mean - first.mean) / error
-    return Welch(second.mean - first.mean, error, t, _two_sided_t(t, degrees))
-
-
 def paired(differences: Sequence[float]) -> float | None:
     """Two-sided p-value of a mean difference of 0 over paired steps, with the standard error enlarged for positive
     lag-1 autocorrelation as in `trend` (Santer et al. 2000); None for fewer than three pairs or equal differences."""
     found = mean(differences)
-    if found.n < 3 or found.standard_error == 0:
+    if found.n < 3 or found.standard_error <= 1e-12 * abs(found.mean):  # equal but for rounding
         return None
     residuals = [d - found.mean for d in differences]
     r1 = math.fsum(a * b for a, b in itertools.pairwise(residuals)) / math.fsum(r * r for r in residuals)

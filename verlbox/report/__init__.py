@@ -10,7 +10,7 @@ from verlbox.metrics.read import Metrics
 from verlbox.report import build, html, language, markdown, tables
 from verlbox.report.facts import RunFacts
 from verlbox.report.language import Language
-from verlbox.report.model import Report, text
+from verlbox.report.model import Report, Text, text
 
 FORMATS = ("md", "html", "json")
 
@@ -37,20 +37,24 @@ def write_report(report: Report, out_dir: Path, lang: Language = "en", formats: 
     out_dir.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     beside: dict[str, str] = {}
+    notes: list[Text] = []
     if {"md", "html"} & set(formats):
         span = f"step{report.first_step}_{report.last_step}"
         beside = {"metrics": f"metrics_{span}.csv", "summary": f"metrics_summary_{span}.csv"}
         tables.write_metrics(out_dir / beside["metrics"], report.metrics)
         tables.write_summary(out_dir / beside["summary"], report.summary)
-        beside.update(write_charts(report, out_dir, lang))
+        font = charts.chinese_font() if lang == "zh" else None
+        if lang == "zh" and font is None:
+            notes.append(text("ui.png-labels"))
+        beside.update(write_charts(report, out_dir, lang if lang == "en" or font else "en", font))
         written += [out_dir / name for name in beside.values()]
     if "md" in formats:
         file = out_dir / "report.md"
-        file.write_text(markdown.render(report, lang, beside), encoding="utf-8")
+        file.write_text(markdown.render(report, lang, beside, notes), encoding="utf-8")
         written.append(file)
     if "html" in formats:
         file = out_dir / "report.html"
-        file.write_text(html.render(report, lang, beside), encoding="utf-8")
+        file.write_text(html.render(report, lang, beside, notes), encoding="utf-8")
         written.append(file)
     if "json" in formats:
         file = out_dir / "report.json"
@@ -59,11 +63,10 @@ def write_report(report: Report, out_dir: Path, lang: Language = "en", formats: 
     return written
 
 
-def write_charts(report: Report, out_dir: Path, lang: Language) -> dict[str, str]:
-    """Draws the four PNG files and returns their names by group. Without a font for Chinese they are labelled in
-    English, and the report says so."""
-    font = charts.chinese_font() if lang == "zh" else None
-    say = language.speaker(lang if lang == "en" or font else "en")
+def write_charts(report: Report, out_dir: Path, lang: Language, font: str | None = None) -> dict[str, str]:
+    """Draws the four PNG files, labelled in a language that `font` has (None: matplotlib's own), and returns their
+    names by group."""
+    say = language.speaker(lang)
     names = {}
     for group, found in build.charts(report.facts, report.metrics).items():
         panels = [

@@ -8,7 +8,7 @@ from typing import Any
 
 from verlbox.findings import by_severity
 from verlbox.metrics import acceptance, statistics
-from verlbox.metrics.read import Metrics, Series
+from verlbox.metrics.read import Metrics, Series, is_number
 from verlbox.report import readings
 from verlbox.report.facts import RunFacts
 from verlbox.report.model import (
@@ -401,7 +401,10 @@ def charts(facts: RunFacts, metrics: Metrics) -> dict[str, tuple[Chart, ...]]:
     """All charts by group, in the groups that verl users know; the four PNG files hold the same."""
     n = readings.prompts_of_a_source(facts, metrics)
     validation = []
-    for name, points in readings.validations(metrics).items():
+    for name, recorded in readings.validations(metrics).items():
+        points = recorded.finite()
+        if not len(points):
+            continue
         errors: tuple[float, ...] = ()
         if n and all(0 <= v <= 1 for v in points.values):
             errors = tuple(statistics.proportion_standard_error(v, n) for v in points.values)
@@ -429,7 +432,7 @@ def charts(facts: RunFacts, metrics: Metrics) -> dict[str, tuple[Chart, ...]]:
                 [
                     Curve(code, points, marks=True)
                     for code, points in readings.reason_series(metrics).items()
-                    if any(points.values)
+                    if any(points.finite().values)
                 ],
             ),
         ],
@@ -875,7 +878,7 @@ def _shorter_answers(metrics: Metrics) -> Iterable[Paragraph]:
     pairs = [
         (v, lengths[s])
         for s, v in zip(speed.steps, speed.values, strict=True)
-        if s in lengths and math.isfinite(v) and math.isfinite(lengths[s])
+        if s in lengths and is_number(v) and is_number(lengths[s])
     ]
     r = statistics.correlation([a for a, _ in pairs], [b for _, b in pairs])
     if math.isfinite(r) and r > 0.7:

@@ -26,6 +26,7 @@ from verlbox.report.model import (
     Report,
     Section,
     Table,
+    Text,
     number,
     text,
 )
@@ -52,8 +53,9 @@ def environment() -> Environment:
     )
 
 
-def render(report: Report, lang: Language, beside: Mapping[str, str]) -> str:
-    """The document. `beside` names the files in the same directory: the chart groups, `metrics`, `summary`."""
+def render(report: Report, lang: Language, beside: Mapping[str, str], notes: Iterable[Text] = ()) -> str:
+    """The document. `beside` names the files in the same directory: the chart groups, `metrics`, `summary`; `notes`
+    are said at the end."""
     say = language.speaker(lang)
     lines = [
         {
@@ -85,7 +87,7 @@ def render(report: Report, lang: Language, beside: Mapping[str, str]) -> str:
         tiles=[{"label": say(t.label), "value": t.value, "note": say(t.note)} for t in report.tiles],
         lines=lines,
         sections=sections,
-        thinned=thinned,
+        notes=[say(note) for note in (*notes, *([text("ui.thinned")] if thinned else []))],
         beside=[beside[key] for key in ("metrics", "summary", *CHART_GROUPS) if key in beside],
         version=__version__,
         **assets(),

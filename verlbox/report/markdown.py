@@ -22,6 +22,7 @@ from verlbox.report.model import (
     Report,
     Section,
     Table,
+    Text,
     number,
     percent,
     text,
@@ -39,9 +40,9 @@ _GROUP_OF_SECTION = {
 }
 
 
-def render(report: Report, lang: Language, beside: Mapping[str, str]) -> str:
+def render(report: Report, lang: Language, beside: Mapping[str, str], notes: Iterable[Text] = ()) -> str:
     """The document. `beside` names the files in the same directory by what they are: the chart groups, `metrics`,
-    `summary`."""
+    `summary`; `notes` are said at the end."""
     say = language.speaker(lang)
     lines = [f"# {say(text('ui.title', name=_escape(report.title)))}", ""]
     lines += [f"## {_STATUS[report.verdict.overall]} {say(text(f'ui.verdict.{report.verdict.overall}'))}", ""]
@@ -63,6 +64,8 @@ def render(report: Report, lang: Language, beside: Mapping[str, str]) -> str:
     names = [f"`{beside[key]}`" for key in ("metrics", "summary", *CHART_GROUPS) if key in beside]
     if names:
         lines += [say(text("ui.files-beside", files=", ".join(names))), ""]
+    for note in notes:
+        lines += [say(note), ""]
     lines += [say(text("ui.made-by", version=__version__)), ""]
     return "\n".join(lines)
 

@@ -133,6 +133,18 @@ def validations(metrics: Metrics) -> dict[str, Series]:
     return {n: p for n, p in sorted(metrics.series.items()) if n.startswith("val-core/")}
 
 
+def by_source(metrics: Metrics) -> dict[str, tuple[str, Series]]:
+    """Data source -> name and curve of its main validation. verl's versions name that differently, the source alike."""
+    found: dict[str, tuple[str, Series]] = {}
+    for name, points in validations(metrics).items():
+        if name.startswith("val-core/"):
+            source = "/".join(name.split("/")[1:-2])
+        else:
+            source = name.removeprefix("val/test_score/")
+        found.setdefault(source, (name, points))
+    return found
+
+
 def _by_step(points: Series | None) -> dict[int, float]:
     return {} if points is None else dict(zip(points.steps, points.values, strict=True))
 
