@@ -56,6 +56,7 @@ def _cases() -> list[Any]:
 
 def _lay_out(files: dict[str, dict[str, Any]], folder: Path) -> None:
     for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         if "text" in content:
             (folder / name).write_bytes(content["text"].encode("utf-8"))
         elif "base64" in content:

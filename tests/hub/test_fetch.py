@@ -355,6 +355,7 @@ def test_a_repository_whose_weights_are_incomplete_is_refused(tmp_path: Path) ->
     del files["model-00002.safetensors"]
     with serving(files) as hub, pytest.raises(FindingsError) as error:
         _fetch(hub, tmp_path, "huggingface")
+    assert _codes(error) == ["hub-unusable"]
     assert "model-00002.safetensors is missing" in error.value.findings[0].what
 
 

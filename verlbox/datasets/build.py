@@ -234,7 +234,7 @@ def to_table(split: Split) -> pyarrow.Table:
     import pyarrow as pa
 
     text = pa.string()
-    extra = {key: None for row in split.rows for key in row.extra_info}
+    extra = {key: None for row in split.rows for key in row.extra_info} or {"split": None, "index": None}
     columns = {key: None for row in split.rows for key in row.columns}
     schema = pa.schema(
         [
@@ -328,7 +328,7 @@ def _column_findings(raw: RawSplit, dataset: Dataset) -> list[Finding]:
             found.update(dict.fromkeys(record))
     if not found:
         return []  # not one record could be read: the bad rows say why
-    listed = ", ".join(found)
+    listed = excerpt(", ".join(found))
     files = ", ".join(str(file) for file in raw.files[:3])
     missing = [name for name in dataset.columns if name not in found]
     if not missing:

@@ -12,11 +12,12 @@ from verlbox.datasets.rows import BadRow, Row, excerpt, text_field, without_enti
 DATA_SOURCE = "openai/gsm8k"
 
 _SIGNS = str.maketrans({"−": "-", "–": "-", "﹣": "-"})
-_CURRENCY = re.compile(r"\\?[$€£¥₹]|USD\b|US(?=\s*\$)")
+_DECORATION = re.compile(r"\\?[$€£¥₹*]|USD\b|US(?=\s*\$)")
 _NUMBER = re.compile(
     r"""(?P<sign>[+-]?)\s*
         (?P<value>
             (?:\d+\s+)?\d+\s*/\s*\d+              # 1/2, 2 1/2
+          | \d{1,3}(?:\ \d{3})+(?:\.\d+)?         # 70 000
           | \d+(?:,\d+)*(?:\.\d+)?                # 18, 70,000, 1,080.50
           | \.\d+                                 # .5
         )
@@ -35,12 +36,12 @@ def number_after_marker(answer: str) -> str | None:
         return None
     line = tail.strip().split("\n", 1)[0]
     line = unicodedata.normalize("NFKC", line).translate(_SIGNS)
-    line = " ".join(_CURRENCY.sub(" ", line).split())
+    line = " ".join(_DECORATION.sub(" ", line).split())
     match = _NUMBER.fullmatch(line)
     if match is None or re.search(r"\d", match["rest"]):
         return None
     value = match["value"]
-    value = re.sub(r"\s*/\s*", "/", value) if "/" in value else value.replace(",", "")
+    value = re.sub(r"\s*/\s*", "/", value) if "/" in value else re.sub(r"[, ]", "", value)
     value = f"0{value}" if value.startswith(".") else value
     return f"-{value}" if match["sign"] == "-" else value
 

@@ -44,6 +44,9 @@ DENIED = register(
     "hub-denied", "error", "A hub refuses access: the token is missing or wrong, or terms are not accepted."
 )
 NOT_FOUND = register("hub-not-found", "error", "A hub has no such repository or revision.")
+UNUSABLE = register(
+    "hub-unusable", "error", "A repository lacks what a run needs, or lists files that are not its own."
+)
 UNREACHABLE = register("hub-unreachable", "error", "A hub does not answer, or stopped in the middle.")
 DAMAGED = register("hub-damaged", "error", "What a hub delivered is not what it lists.")
 DISK_FULL = register("hub-disk-full", "error", "The disk has too little room for a download.")
@@ -56,6 +59,7 @@ _CODES: dict[Failure, Code] = {
     Failure.DENIED: DENIED,
     Failure.NOT_FOUND: NOT_FOUND,
     Failure.REFUSED: DENIED,
+    Failure.UNUSABLE: UNUSABLE,
     Failure.UNREACHABLE: UNREACHABLE,
     Failure.TRANSIENT: UNREACHABLE,
     Failure.DAMAGED: DAMAGED,
@@ -250,7 +254,7 @@ def _attempt(errand: _Errand, source: Source, endpoint: str) -> Fetched:
         files = wanted_files(kind, listing)
         _refuse_unsafe(files)
         if not files:
-            raise Trouble(Failure.NOT_FOUND, f"revision {listing.revision} holds no {kind} files")
+            raise Trouble(Failure.UNUSABLE, f"revision {listing.revision} holds no {kind} files")
         folder = shelf / _folder_name(listing.revision)
         notes: list[Finding] = []
         if folder.is_dir() and (record := _record(folder)):
@@ -281,7 +285,7 @@ def _attempt(errand: _Errand, source: Source, endpoint: str) -> Fetched:
                 (partial / path).unlink(missing_ok=True)
             raise Trouble(Failure.DAMAGED, _listed(wrong))
         if kind == "model" and (problems := verify.model_findings(partial)):
-            raise Trouble(Failure.REFUSED, "; ".join(problem.what.partition(": ")[2] for problem in problems))
+            raise Trouble(Failure.UNUSABLE, "; ".join(problem.what.partition(": ")[2] for problem in problems))
         if kind == "dataset":
             _refuse_without_splits(partial)
     _remove_bookkeeping(partial, {file.path for file in files})
@@ -411,7 +415,7 @@ def _bytes_here(folder: Path) -> int:
 def _refuse_unsafe(files: list[HubFile]) -> None:
     for file in files:
         if file.path.startswith("/") or "\\" in file.path or ".." in file.path.split("/"):
-            raise Trouble(Failure.REFUSED, f"the hub lists a file outside the repository: {file.path!r}")
+            raise Trouble(Failure.UNUSABLE, f"the hub lists a file outside the repository: {file.path!r}")
 
 
 def _refuse_without_splits(folder: Path) -> None:
@@ -420,7 +424,7 @@ def _refuse_without_splits(folder: Path) -> None:
         try:
             find_split(folder, split)
         except FindingsError as error:
-            raise Trouble(Failure.NOT_FOUND, error.findings[0].what) from error
+            raise Trouble(Failure.UNUSABLE, error.findings[0].what) from error
 
 
 def _refuse_full_disk(name: str, folder: Path, needed: int) -> None:
@@ -501,6 +505,7 @@ def _said(kind: Kind, spec: Spec, source: Source, endpoint: str, trouble: Troubl
         Failure.DENIED: f"set {variable} in the environment, and accept the repository's terms on its web page",
         Failure.NOT_FOUND: f"correct {kind}.name or {kind}.revision (each hub has revisions of its own)",
         Failure.REFUSED: "take another source",
+        Failure.UNUSABLE: f"correct {kind}.name, or take another source",
         Failure.UNREACHABLE: "look at the network and its proxy (HTTPS_PROXY), or set HF_ENDPOINT to a mirror in reach",
         Failure.TRANSIENT: "run the same command again: the download goes on where it stopped",
         Failure.DAMAGED: "run the same command again; if it stays, take another source",

@@ -13,6 +13,7 @@ class Failure(str, Enum):
     REFUSED = "refused"  # another answer that will not change
     UNREACHABLE = "unreachable"  # no connection
     TRANSIENT = "transient"  # 429, 5xx, a connection that broke: may work next time
+    UNUSABLE = "unusable"  # the repository is there, but not what a run needs
     DAMAGED = "damaged"  # what arrived is not what the hub listed
     DISK_FULL = "disk-full"
 
