@@ -72,7 +72,7 @@ _CODE_FENCE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _ANNOTATION = re.compile(r"<<[^<>]*>>|<\|[^<>|]*\|>|</?[A-Za-z][^<>]*>")
 _LATEX_NOISE = re.compile(r"\\(?:text|mathrm|textbf|mathbf|mbox|boxed|fbox)\s*\{|\\[()\[\]]|\\(?:[,;:! ]|quad|qquad)")
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\,)(?=\d{3})")
-_UNIT_POWER = re.compile(r"(?<=[A-Za-z])\s?\^\s?\{?\d+\}?|(?<=[A-Za-z])\d+(?![\d.,]*\d)")
+_UNIT_POWER = re.compile(r"(?<=[A-Za-z])\s?\^\s?\{?\d+\}?|(?<=[A-Za-z])(?<!\d[eE])\d+(?![\d.,]*\d)")
 _DECIMAL = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|(?<![A-Za-z\d])\.\d+"
 _NUMBER = re.compile(
     rf"(?P<sign>[+-]\s*)?(?:[$€£¥₹]\s*)?(?P<sign2>[+-]\s*)?(?P<value>{_DECIMAL})(?P<exponent>[eE][+-]?\d{{1,3}}(?![A-Za-z\d]))?"

@@ -119,6 +119,7 @@ _SPELLING: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\\(?:displaystyle|textstyle|limits|nolimits|phantom\s*-?|tag\*?\{[^{}]*\}|label\{[^{}]*\}|hfill)", " "),
         (r"\\q?quad(?=[^a-zA-Z]|[a-z](?![a-z]))", " "),
         (r"\\q?quad", " "),
+        (r"\\mathbb\s*(?:\{\s*R\s*\}|R(?![A-Za-z]))|ℝ", r"(-\\infty,\\infty)"),
         (r"(?<!\\)\\[,;:! >]|\\(?:thinspace|enspace|space)(?![A-Za-z])|~|&nbsp;", " "),
         (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
         (r"\\(?:lbrace|lbrack)(?![A-Za-z])", r"\\{"),
@@ -186,11 +187,16 @@ _CANONICAL_UNIT = {
         "year years",
         "dollar dollars usd",
         "cent cents",
-        "am a.m.",
-        "pm p.m.",
+        "am",
+        "pm",
     )
     for word in names.split()
 }
+
+
+def _canonical(unit: str) -> str:
+    """One name for all spellings of a unit; empty when it is not in the table."""
+    return _CANONICAL_UNIT.get(unit.replace(".", "").strip(), "")
 
 
 def _unwrap_text(text: str) -> str:
@@ -345,6 +351,7 @@ def _mark_words(text: str) -> str:
 
 
 _TRAILING_TEXT = re.compile(r"\s*\ue000([^\ue001]*)\ue001\s*(?:\^\s*\{?\s*\d\s*\}?|/\s*\ue000[^\ue001]*\ue001)?\s*$")
+_HALF_DAY = re.compile(r"(?<=\d)\s*([AaPp])(?:\.\s?[Mm]\.?|[Mm])\s*$")
 _TRAILING_CJK = re.compile(r"(?<=[\d}%)])\s*[\u3400-\u9fff]{1,4}$")
 _LETTER_UNIT = re.compile(r"(?<=[\d}])\s+(?:[mgsh]|[ck]m|mm)(?:\s*\^\s*\{?[23]\}?)?\s*$|(?<=\d)m\^[23]$")
 _THOUSANDS = re.compile(r"(?<![\d.,\w])([1-9]\d{0,2}(?:,\d{3})+)(?![\d,]|,?\d)")
@@ -365,6 +372,7 @@ def _scalar(text: str) -> Value:
         text = re.sub(r"(\d+(?:\.\d+)?)\s*\ue002", r"(\1*\\pi/180)", original)
     text = text.replace("\ue002", " ")
     text = re.sub(r"(?<=[\d)}])\s+[CF]\s*$", "", text) if degrees else text
+    text = _HALF_DAY.sub(lambda m: f" {_TEXT_OPEN}{m[1].lower()}m{_TEXT_CLOSE}", text)
     text = _mark_words(text.strip().lstrip("≈ "))
     percent = False
     units: list[str] = []
@@ -621,14 +629,14 @@ def _every(results: Sequence[bool | None]) -> bool | None:
 
 def _same_scalars(gold: Scalar, answer: Scalar) -> bool | None:
     if gold.unit and answer.unit:
-        units = [_CANONICAL_UNIT.get(unit.strip(" ."), "") for unit in (gold.unit, answer.unit)]
+        units = [_canonical(unit) for unit in (gold.unit, answer.unit)]
         if all(units) and units[0] != units[1]:
             return False
     if gold.text and gold.text == answer.text:
         same: bool | None = True
     else:
         same = expressions.compare(gold.node, answer.node)
-    if same is False and _rounded_to_same(gold.node, answer.node):
+    if same is not True and _rounded_to_same(gold.node, answer.node):
         same = True
     if same is False and gold.percent != answer.percent:
         hundredth = Node("number", value=Fraction(1, 100))
@@ -758,6 +766,10 @@ def _same(gold: Value, answer: Value) -> bool | None:
         if len(gold.items) != len(answer.items):
             return False
         return _every([_same(a, b) for a, b in zip(gold.items, answer.items, strict=True)])
+    if isinstance(answer, Bag) and isinstance(gold, Group) and answer.labels and all(answer.labels):  # `x=3, y=4`
+        in_order = [item for _, item in sorted(zip(answer.labels, answer.items, strict=True), key=lambda pair: pair[0])]
+        if len(in_order) == len(gold.items):
+            return _every([_same(a, b) for a, b in zip(gold.items, in_order, strict=True)])
     if isinstance(gold, Bag) != isinstance(answer, Bag):
         bag, single = (gold, answer) if isinstance(gold, Bag) else (answer, gold)
         if isinstance(bag, Bag) and isinstance(single, (Scalar, Words, Based)):
@@ -778,7 +790,7 @@ def _same_based(gold: Value, answer: Value) -> bool | None:
 def _same_ratios(gold: Ratio, answer: Ratio) -> bool | None:
     if len(gold.parts) != len(answer.parts):
         return False
-    halves = [_CANONICAL_UNIT.get(value.text.strip(), "") for value in (gold, answer)]
+    halves = [_canonical(value.text) for value in (gold, answer)]
     if all(halves) and halves[0] != halves[1]:
         return False
     same = _every([expressions.compare(a, b) for a, b in zip(gold.parts, answer.parts, strict=True)])
@@ -799,6 +811,7 @@ def _same_lists(gold: Bag, answer: Bag) -> bool | None:
     return _same_bags(gold.items, answer.items)
 
 
+_DOTS = re.compile(r"\\[lcv]?dots|\.\.\.")
 _DECIMAL_COMMA = re.compile(r"-?(?!0*[1-9]\d{0,2}(?:,\d{3})+$)\d+,\d{2,}")
 
 
@@ -847,6 +860,8 @@ def decide(gold: str, answer: str) -> bool | None:
         undecided |= result is None
     if _decimal_comma(*compact):
         return True
+    if undecided and [bool(_DOTS.search(text)) for text in compact] in ([True, False], [False, True]):
+        return False  # math-verify reads over dots: `1545...` is not 1545
     return None if undecided else False
 
 

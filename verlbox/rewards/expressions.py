@@ -443,10 +443,10 @@ def exact(node: Node, at: dict[str, Fraction]) -> Fraction:
     kind, args = node.kind, node.args
     if kind == "number":
         return node.value
+    if kind == "constant" or (kind == "symbol" and node.name not in at):
+        raise Inexact
     if kind == "symbol":
         return at[node.name]
-    if kind == "constant":
-        raise Inexact
     if kind == "+":
         total = Fraction(0)
         for arg in args:
@@ -531,15 +531,17 @@ def point(name: str, round_number: int) -> Fraction:
 
 
 def compare(left: Node, right: Node) -> bool | None:
-    """Whether two expressions have the same value (for all positive values of their symbols); None: undecided.
+    """Whether two expressions have the same value for all values of their symbols; None: undecided.
 
-    Rational expressions are compared exactly at two pseudo-random rational points. Others numerically at three: equal
-    means 11 digits agree, different means that a difference is far above rounding error.
+    Rational expressions are compared exactly at three pseudo-random rational points: all symbols positive, all
+    negative, and mixed. Others numerically at three positive points: equal means that 11 digits agree, different that
+    the difference is far above rounding error.
     """
-    names = symbols(left) | symbols(right)
+    names = sorted(symbols(left) | symbols(right))
     try:
-        for round_number in range(2 if names else 1):
-            at = {name: point(name, round_number) for name in names}
+        for round_number in range(3 if names else 1):
+            signs = [1 if round_number == 0 or (round_number == 2 and index % 2) else -1 for index in range(len(names))]
+            at = {name: sign * point(name, round_number) for name, sign in zip(names, signs, strict=True)}
             if exact(left, at) != exact(right, at):
                 return False
         return True

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from verlbox.rewards import answers, equivalence, pool, reasons
+from verlbox.rewards.pool import Verdict
 from verlbox.rewards.reasons import Reason, Row
 
 ACCURACY = 0.7
@@ -70,37 +70,29 @@ def steps_score(response: str) -> float:
     return 0.05 if in_sequence >= 2 and working >= 1 else 0.0
 
 
-@dataclass(frozen=True)
-class Graded:
-    """How one response was graded; `seconds` is the time its answer took."""
-
-    reason: Reason
-    seconds: float
-
-
 def grade(
     responses: Sequence[str],
     ground_truths: Sequence[str],
     timeout: float = pool.TIMEOUT,
     workers: int | None = None,
-) -> list[Graded]:
-    """The reason code of each response. Several committed answers must all be right.
+) -> list[Verdict]:
+    """The reason code of each response and the seconds its answer took. Several committed answers must all be right.
 
     Raises RuntimeError when math-verify is needed and its process cannot be started.
     """
     committed = [answers.committed(text) if len(text) <= MAX_RESPONSE else () for text in responses]
     pairs = [(gold, answer) for gold, found in zip(ground_truths, committed, strict=True) for answer in found]
     verdicts = iter(equivalence.judge(pairs, timeout, workers))
-    graded: list[Graded] = []
+    graded: list[Verdict] = []
     for text, found in zip(responses, committed, strict=True):
         mine = [next(verdicts) for _ in found]
         seconds = sum(verdict.seconds for verdict in mine)
         if len(text) > MAX_RESPONSE:
-            graded.append(Graded("too_long", 0.0))
+            graded.append(Verdict("too_long", 0.0))
         elif not mine:
-            graded.append(Graded("no_answer", 0.0))
+            graded.append(Verdict("no_answer", 0.0))
         else:
-            graded.append(Graded(next((v.reason for v in mine if v.reason != "ok"), "ok"), seconds))
+            graded.append(Verdict(next((v.reason for v in mine if v.reason != "ok"), "ok"), seconds))
     return graded
 
 
