@@ -1,6 +1,7 @@
 # make smoke: install and run the main job.  make test: install and run the tests.  See README.md.
 PYTHON ?= python3.11
 VENV ?= .venv
+VENV_091 ?= .venv-091
 BIN := $(VENV)/bin
 # The CPU build of PyTorch has an index of its own. Where that index does not answer, PyPI's build does the same job;
 # it brings CUDA libraries along that are not used.
@@ -11,17 +12,22 @@ NOT_LOCKED := $(foreach p,cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cubl
   nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile nvidia-curand nvidia-cusolver nvidia-cusparse \
   nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx triton,--no-emit-package $(p))
 
-.PHONY: install smoke smoke-ppo test lint lock
+# An environment in the folder $(1) from the rule's first prerequisite, a file of complete pins.
+define environment
+	$(PYTHON) -m venv $(1)
+	$(1)/bin/python -m pip install --quiet --no-deps --retries 0 --timeout 10 --index-url $(TORCH_INDEX) $(TORCH) \
+	  || echo "PyTorch's CPU index does not answer; taking torch from PyPI"
+	$(1)/bin/python -m pip install --quiet -r $<
+	$(1)/bin/python -m pip check
+	touch $@
+endef
+
+.PHONY: install smoke smoke-ppo smoke-091 test lint lock
 
 install: $(VENV)/.cpu
 
 $(VENV)/.cpu: requirements-cpu.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-deps --retries 0 --timeout 10 --index-url $(TORCH_INDEX) $(TORCH) \
-	  || echo "PyTorch's CPU index does not answer; taking torch from PyPI"
-	$(BIN)/python -m pip install --quiet -r requirements-cpu.txt
-	$(BIN)/python -m pip check
-	touch $@
+	$(call environment,$(VENV))
 
 $(VENV)/.dev: $(VENV)/.cpu requirements-dev.txt
 	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
@@ -38,8 +44,17 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The verl of the CUDA stack, without a GPU, in an environment of its own.
+smoke-091: $(VENV_091)/.cpu-091
+	$(VENV_091)/bin/python entrypoint.py run smoke stack=cpu-091 train.steps=4 --name $@
+
+$(VENV_091)/.cpu-091: requirements-cpu-091.txt
+	$(call environment,$(VENV_091))
+
 lock: $(VENV)/.dev
 	$(BIN)/uv pip compile requirements-cpu.in --python-version 3.11 --python-platform x86_64-unknown-linux-gnu \
 	  --no-header --no-annotate $(NOT_LOCKED) --quiet -o requirements-cpu.txt
 	$(BIN)/uv pip compile requirements-dev.in --python-version 3.11 --python-platform x86_64-unknown-linux-gnu \
 	  --no-header --no-annotate --quiet -o requirements-dev.txt $(NOT_LOCKED) --no-emit-package torch
+	$(BIN)/uv pip compile requirements-cpu-091.in --python-version 3.11 --python-platform x86_64-unknown-linux-gnu \
+	  --no-header --no-annotate $(NOT_LOCKED) --quiet -o requirements-cpu-091.txt

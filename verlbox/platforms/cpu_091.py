@@ -16,11 +16,16 @@ problems = cpu.problems
 
 def verl_overrides(devices: int) -> dict[str, object]:
     """verl's settings for this platform; a recipe's own settings come later and win."""
+    # Its FSDP engine does not look at `dtype` any more and computes in bfloat16 unless this says otherwise
+    # (workers/engine/fsdp/transformer_impl.py, _build_fsdp_module).
+    older = cpu.verl_overrides(devices)
+    del older["actor_rollout_ref.actor.fsdp_config.dtype"]
     return {
-        **cpu.verl_overrides(devices),
+        **older,
+        "+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype": "fp32",
+        "+actor_rollout_ref.ref.fsdp_config.mixed_precision.param_dtype": "fp32",
+        "+critic.fsdp.mixed_precision.param_dtype": "fp32",
         "ray_kwargs.ray_init.num_cpus": 16,  # logical: agent loop, reward and queue actors ask for one each
-        "actor_rollout_ref.ref.fsdp_config.dtype": "float32",
-        "critic.fsdp.dtype": "float32",
         # One process of each kind: more of them only wait for the two cores of a small machine.
         "actor_rollout_ref.rollout.agent.num_workers": 1,
         "reward.num_workers": 1,
