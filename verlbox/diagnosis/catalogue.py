@@ -2,7 +2,8 @@
 
 Each file of `entries/` holds the causes of one topic. An entry says which lines give it away (`signals`), what it must
 not be confused with, and what to tell the user: cause, why, fix. The loader refuses an entry that is incomplete,
-misspelt, or whose patterns the reader could not find quickly (see `Pattern.words`). Each entry is a finding code, `log-<id>`.
+misspelt, or whose patterns the reader could not find quickly (see `Pattern.words`). Each entry is a finding code,
+`log-<id>`.
 
 A pattern is a Python regular expression, searched in one line of the log without its Ray prefix and colours.
 """
@@ -20,7 +21,7 @@ from typing import Any, Literal, get_args
 from verlbox.findings import Code, Severity, register
 
 if sys.version_info >= (3, 11):
-    from re import _parser as regex_parser
+    from re import _parser as regex_parser  # type: ignore[attr-defined]
 else:  # its public name until Python 3.11
     import sre_parse as regex_parser
 
@@ -30,8 +31,8 @@ PLATFORMS: tuple[Platform, ...] = get_args(Platform)
 Failure = Literal["device-oom", "host-oom", "shm", "disk-full"]
 FAILURES: tuple[Failure, ...] = get_args(Failure)
 
-# cause: it started here. effect: usually another worker failed first (time-outs, lost peers). wrapper: it only says that
-# something failed. With a cause at hand, effects and wrappers are consequences.
+# cause: it started here. effect: usually another worker failed first (time-outs, lost peers). wrapper: it only says
+# that something failed. With a cause at hand, effects and wrappers are consequences.
 Role = Literal["cause", "effect", "wrapper"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
@@ -43,9 +44,11 @@ SEVERITIES: dict[Harm, Severity] = {"fatal": "error", "warning": "warning", "ben
 # Words of healthy logs (metric names, configuration dumps, answers of models): no pattern may be found by these alone,
 # because each line that holds a pattern's word costs a closer look.
 COMMON_WORDS = frozenset(
-    "reward response advantage token grad_norm training memory Setting WARNING should thread physical assistant allocated"
-    " total_num_ validation generation config start torch checkpoint function sequence pad_token_id file have global_step_"
-    " world_size parallel number length score actor critic".split()
+    """
+    reward response advantage token grad_norm training memory Setting WARNING should thread physical assistant allocated
+    total_num_ validation generation config start torch checkpoint function sequence pad_token_id file have global_step_
+    world_size parallel number length score actor critic
+    """.split()  # noqa: SIM905 (a list of thirty quoted words reads worse)
 )
 
 _TEXT_KEYS = ("cause", "why", "fix", "source")
@@ -63,16 +66,20 @@ class CatalogueError(ValueError):
 class Pattern:
     """A regular expression, with what the reader looks for before it tries it.
 
-    literals: every match contains at least one of them. words: parts of these without blanks, digits and dots; every
-    line with a match contains at least one, so they find lines in a log of any size.
+    words: without blanks, digits and dots; every line with a match contains at least one, so they find the lines in a
+    log of any size. The expression is compiled when one of them was found.
     """
 
-    regex: re.Pattern[str]
-    literals: tuple[str, ...]
+    expression: str
     words: tuple[str, ...]
 
     def search(self, text: str) -> re.Match[str] | None:
-        return self.regex.search(text)
+        return _compiled(self.expression).search(text)
+
+
+@cache
+def _compiled(expression: str) -> re.Pattern[str]:
+    return re.compile(expression)
 
 
 @dataclass(frozen=True)
@@ -109,7 +116,8 @@ class Entry:
 def required_literals(expression: str) -> tuple[tuple[str, ...], ...]:
     """Sets of literal strings, of each of which every match of `expression` contains at least one; longest first.
 
-    A set has one string, a run of plain characters that stands in every match, or one for each branch of an alternation.
+    A set has one string, a run of plain characters that stands in every match, or one string for each branch of an
+    alternation.
     """
     sets = dict.fromkeys(tuple(dict.fromkeys(s)) for s in _literal_sets(regex_parser.parse(expression).data))
     return tuple(sorted(sets, key=lambda s: -min(map(len, s))))
@@ -142,15 +150,16 @@ def _literal_sets(tokens: Iterable[tuple[Any, Any]]) -> list[list[str]]:
     return sets
 
 
-def search_words(expression: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The set of `required_literals` that has the most telling words, and these words; both empty when there are none."""
-    best: tuple[int, tuple[str, ...], tuple[str, ...]] = (0, (), ())
+@cache
+def search_words(expression: str) -> tuple[str, ...]:
+    """The most telling words to look for: every match contains one of them; empty if there are none."""
+    best: tuple[int, tuple[str, ...]] = (0, ())
     for literals in required_literals(expression):
         words = tuple(max(_WORD.findall(text), key=_telling, default="") for text in literals)
         telling = min(map(_telling, words))
         if telling > best[0]:
-            best = (telling, literals, tuple(dict.fromkeys(words)))
-    return best[1], best[2]
+            best = (telling, tuple(dict.fromkeys(words)))
+    return best[1]
 
 
 _WORD = re.compile(r"[^\s\d.]{2,}")
@@ -217,7 +226,7 @@ def _faults(item: dict[str, Any], ids: Iterable[str]) -> Iterator[str]:
             continue
         for expression in patterns:
             try:
-                _, words = search_words(expression)
+                words = search_words(expression)
             except re.error as error:
                 yield f"signals.{key}: {expression!r} is no regular expression: {error}"
                 continue
@@ -253,7 +262,7 @@ def _entry(topic: str, item: dict[str, Any]) -> Entry:
 
 
 def _pattern(expression: str) -> Pattern:
-    return Pattern(re.compile(expression), *search_words(expression))
+    return Pattern(expression, search_words(expression))
 
 
 @cache

@@ -49,11 +49,9 @@ _NAMES = (
     "critic/advantages/min",
     "response_length/clip_ratio",
 )
-_STEP = re.compile(r"\bstep: ?(\d+)(?: - |, )")
-_VALUE = re.compile(
-    r"\b(?P<name>" + "|".join(map(re.escape, sorted(set(_NAMES)))) + r"|val-(?:aux|core)/\S+?/reason_\w+/mean@\d+)"
-    r": ?(?:np\.\w+\()?(?P<value>[-+\w.]+)"
-)
+_WANTED = frozenset(_NAMES)
+_STEP = re.compile(r"\bstep: ?(\d+)(?= - |, )")
+_NUMPY = re.compile(r"np\.\w+\((.*)\)")
 
 
 @dataclass(frozen=True)
@@ -83,15 +81,19 @@ def read_metrics(text: str) -> tuple[int, dict[str, float]] | None:
 
     Whole lines are read by `verlbox.metrics.read`; here only a few names matter and lines come by the gigabyte.
     """
-    step = _STEP.search(text)
+    step = _STEP.search(text) if "step:" in text else None
     if step is None:
         return None
+    rest = text[step.end() :]
     values: dict[str, float] = {}
-    for match in _VALUE.finditer(text, step.end()):
-        try:
-            values[match["name"]] = float(match["value"])
-        except ValueError:
-            continue
+    for part in rest.split(" - " if rest.startswith(" - ") else ", "):
+        name, _, value = part.strip().rpartition(":")
+        if name in _WANTED or "/reason_" in name:
+            number = _NUMPY.fullmatch(value.strip())
+            try:
+                values[name] = float(number[1] if number else value)
+            except ValueError:
+                continue
     return int(step[1]), values
 
 
@@ -205,7 +207,7 @@ _ADVICE: dict[str, tuple[tuple[str, ...], str, str]] = {
     ZERO_GRADIENT.name: (
         ("actor/grad_norm", "actor/pg_loss", "critic/score/mean"),
         "rewards differ, yet nothing reaches the weights",
-        "check the learning rate and its warm-up, that parameters are trainable, and that the response mask is not empty",
+        "check the learning rate and its warm-up, that parameters are trainable, that the response mask is not empty",
     ),
     LONG.name: (
         ("response_length/clip_ratio", "critic/score/mean"),
@@ -215,7 +217,7 @@ _ADVICE: dict[str, tuple[tuple[str, ...], str, str]] = {
     ENTROPY.name: (
         ("actor/entropy", "actor/entropy_loss", "critic/score/mean"),
         "without entropy the samples of a prompt are alike, so there is nothing left to compare",
-        "go back to an earlier checkpoint, add actor.entropy_coeff or a higher clip_ratio_high, lower the learning rate",
+        "go back to an earlier checkpoint; raise actor.entropy_coeff or clip_ratio_high, lower the learning rate",
     ),
     KL.name: (
         _KLS,

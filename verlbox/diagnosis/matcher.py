@@ -1,8 +1,8 @@
 """Names the first cause of a failure from a log's lines, live or afterwards.
 
 What is covered: causes of the catalogue, in whatever order Ray's workers print them; the root before what merely
-follows from it (time-outs of other ranks, dead actors, wrapped exceptions); failures that the run survived, and noise of
-a process that ends after its work is done; health of the training metrics. What is not: causes that leave no line.
+follows from it (time-outs of other ranks, dead actors, wrapped exceptions); failures that the run survived, and noise
+of a process that ends after its work is done; health of the training metrics. What is not: causes that leave no line.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import BinaryIO, Literal
 
 from verlbox.diagnosis.catalogue import ROLES, Entry, Failure, Pattern, Platform, load
 from verlbox.diagnosis.health import Bounds, Health, read_metrics
-from verlbox.diagnosis.reader import Line, clean, lines_with
+from verlbox.diagnosis.reader import Line, Vocabulary, clean, found_as, lines_with
 from verlbox.findings import Finding, register
 
 UNKNOWN = register("log-unknown", "error", "The run failed, and the catalogue does not know this failure.")
@@ -27,7 +27,10 @@ _SHOWN = 300  # characters of a line that are shown
 _WORTH = 8
 _FINISHED = re.compile(r"Final validation metrics|Training Progress: 100%\|")
 # What `_piece` looks at besides the catalogue: progress, ends, exceptions, and what tells the platform.
-_WORDS_OF_A_RUN = ("step:", "validation", "Progress:", "scratch", "Traceback", "Error", "Exception", "Fatal", "fault")
+_WORDS_OF_A_RUN = (
+    *("step:", "Final", "Progress:", "scratch", "Traceback", "Error", "Exception", "Fatal", "Killed"),
+    *("torch_npu", "ascend", "device=npu", "platform", "NCCL"),
+)
 _RESTARTED = "Training from scratch"
 _EXCEPTION = re.compile(
     r"^\s*(?:(?:ERROR|CRITICAL|FATAL)\b[^\]]{0,60}\]\s*|\[E\S* \S+ \S+\]\s*)?"
@@ -36,23 +39,21 @@ _EXCEPTION = re.compile(
     r"|Bus error|FATAL\b|panic:)|core dumped"
 )
 _WRAPPING = re.compile(r"^\s*ray\.exceptions\.|direct cause of the following|^\s*(?:File|Traceback)\b|RayTaskError")
+# Not the bare words: verl prints its whole configuration, which names all platforms.
 _PLATFORM_SIGNS: tuple[tuple[Platform, re.Pattern[str]], ...] = (
     (
         "npu",
-        re.compile(r"torch_npu|vllm.ascend|plugin ascend|\bHCCL\b|\bhccl\b|davinci|\bNPU\b|\bCANN\b|ASCEND_|\bnpu\b"),
+        re.compile(r"torch_npu|vllm[-_]ascend|[Pp]lugin ascend|NPU out of memory|Ascend/ascend-toolkit|device=npu"),
     ),
-    (
-        "cuda",
-        re.compile(r"\bCUDA out of memory|\bNCCL WARN|Automatically detected platform cuda|nvidia-smi|libcuda\.so\.1"),
-    ),
+    ("cuda", re.compile(r"CUDA out of memory|Automatically detected platform cuda|NCCL version \d|libcuda\.so\.1")),
 )
 
 
 @dataclass(frozen=True)
 class Cause:
-    """An entry that the log shows. line, worker, text: where it first did. count: how often, as far as counted.
+    """An entry that the log shows. line, worker, text: where it first did. count: how many lines did.
 
-    survived: the run went on to further steps after it.
+    deciding: up to three lines, the first of each pattern that matched. survived: the run went on to further steps.
     """
 
     entry: Entry
@@ -60,6 +61,7 @@ class Cause:
     worker: str
     text: str
     count: int = 1
+    deciding: tuple[Line, ...] = ()
     survived: bool = False
 
 
@@ -68,8 +70,8 @@ class Diagnosis:
     """What a log says. findings: the first cause first; empty for a healthy log.
 
     causes: the catalogue's entries behind the findings, in the same order. consequences: what followed from them.
-    harmless: lines that look alarming and are not. unknown: it failed, and no entry fits. worth_reading: lines to read
-    then. last_step: of the last metrics line. lines: length of the log.
+    harmless: lines that look alarming and are not, and faults that the run survived. unknown: it failed, and no entry
+    fits. worth_reading: lines to read then. last_step: of the last metrics line. lines: length of the log.
     """
 
     outcome: Outcome
@@ -84,9 +86,8 @@ class Diagnosis:
 
     @property
     def failure(self) -> Failure | None:
-        """The kind of exhaustion that the first cause is (`device-oom`, `host-oom`, `shm`, `disk-full`), if it is one."""
-        first = self.causes[0] if self.causes and self.outcome == "failed" else None
-        return first.entry.failure if first else None
+        """What was exhausted, if that is the first cause: `device-oom`, `host-oom`, `shm` or `disk-full`."""
+        return self.causes[0].entry.failure if self.causes and self.outcome == "failed" else None
 
 
 @dataclass
@@ -94,6 +95,7 @@ class _Hit:
     entry: Entry
     line: Line
     count: int
+    deciding: dict[int, Line]  # pattern -> the first line that it matched
     survived: bool = False
 
 
@@ -101,25 +103,27 @@ class _Hit:
 class _Signals:
     """The patterns of all entries, each once, with what they are for."""
 
-    literals: list[tuple[str, list[int]]]
+    words: set[str]
+    by_word: dict[bytes, list[int]]  # word as the vocabulary finds it -> indices of patterns
     patterns: list[Pattern]
-    triggers: list[list[Entry]] = field(default_factory=list)
+    triggers: list[list[Entry]]  # the entries that a pattern is a signal of
 
 
-def _signals(entries: Iterable[Entry]) -> _Signals:
+def _signals(entries: tuple[Entry, ...]) -> _Signals:
     patterns: dict[str, int] = {}
     listed: list[Pattern] = []
     triggers: list[list[Entry]] = []
-    literals: dict[str, list[int]] = {}
+    by_word: dict[bytes, list[int]] = {}
+    words = {*_WORDS_OF_A_RUN, *(w for e in entries for p in (*e.any, *e.all, *e.not_near) for w in p.words)}
 
     def index(pattern: Pattern) -> int:
-        key = pattern.regex.pattern
+        key = pattern.expression
         if key not in patterns:
             patterns[key] = len(listed)
             listed.append(pattern)
             triggers.append([])
-            for literal in pattern.literals:
-                literals.setdefault(literal, []).append(patterns[key])
+            for word in pattern.words:
+                by_word.setdefault(found_as(word, words).encode(), []).append(patterns[key])
         return patterns[key]
 
     for entry in entries:
@@ -127,7 +131,7 @@ def _signals(entries: Iterable[Entry]) -> _Signals:
             triggers[index(pattern)].append(entry)
         for pattern in (*entry.all, *entry.not_near):
             index(pattern)
-    return _Signals(list(literals.items()), listed, triggers)
+    return _Signals(words, by_word, listed, triggers)
 
 
 class Watcher:
@@ -145,7 +149,9 @@ class Watcher:
     ) -> None:
         self._entries = load() if entries is None else entries
         self._signals = _signals(self._entries)
+        self.vocabulary = Vocabulary(self._signals.words)
         self._platform = platform
+        self._told_platform: Platform | None = None  # by the log itself
         self._health = Health(bounds)
         self._health_findings: list[tuple[int, Finding]] = []
         self._hits: dict[str, _Hit] = {}
@@ -157,11 +163,6 @@ class Watcher:
         self._worth: dict[str, Line] = {}
         self._failing = False
         self._recent: deque[Line] = deque(maxlen=3)
-
-    @property
-    def patterns(self) -> list[Pattern]:
-        """All patterns of the catalogue, those of surroundings included."""
-        return self._signals.patterns
 
     def feed(self, line: bytes | str) -> list[Finding]:
         """What this line adds: new fatal findings and warnings, each once while it lasts."""
@@ -191,8 +192,8 @@ class Watcher:
         if metrics is not None:
             return self._step(line, *metrics)
         text = line.text
-        if self._platform is None:
-            self._platform = next((p for p, sign in _PLATFORM_SIGNS if sign.search(text)), None)
+        if self._platform is None and self._told_platform is None:
+            self._told_platform = next((p for p, sign in _PLATFORM_SIGNS if sign.search(text)), None)
         if _FINISHED.search(text):
             self._finished_at = line.number
             self._failing = False
@@ -202,24 +203,23 @@ class Watcher:
         elif _EXCEPTION.search(text):
             self._note(line)
         new: list[Finding] = []
+        triggered: dict[str, tuple[Entry, int]] = {}
         for index in self._matching(text):
-            key = self._signals.patterns[index].regex.pattern
-            self._seen[key] = line.number
+            self._seen[self._signals.patterns[index].expression] = line.number
             for entry in self._signals.triggers[index]:
-                if any(p.search(text) for p in entry.none):
-                    continue
-                if entry.check and not CHECKS[entry.check](_groups(entry, text)):
-                    continue
-                new += self._trigger(entry, line)
+                triggered.setdefault(entry.id, (entry, index))
+        for entry, index in triggered.values():
+            excluded = any(p.search(text) for p in entry.none)
+            if not excluded and (not entry.check or CHECKS[entry.check](_groups(entry, text))):
+                self._trigger(entry, line, index)
         for hit in list(self._pending.values()):
             new += self._settle(hit)
         return new
 
     def _matching(self, text: str) -> list[int]:
         candidates: set[int] = set()
-        for literal, indices in self._signals.literals:
-            if literal in text:
-                candidates.update(indices)
+        for word in self.vocabulary.present(text.encode("utf-8", "replace")):
+            candidates.update(self._signals.by_word.get(word, ()))
         return [i for i in sorted(candidates) if self._signals.patterns[i].search(text)]
 
     def _step(self, line: Line, step: int, metrics: Mapping[str, float]) -> list[Finding]:
@@ -233,24 +233,25 @@ class Watcher:
         self._health_findings += [(line.number, f) for f in new]
         return new
 
-    def _trigger(self, entry: Entry, line: Line) -> list[Finding]:
-        known = self._hits.get(entry.id)
-        if known is not None and not known.survived:
-            known.count += line.repeats
-            return []
-        waiting = self._pending.get(entry.id)
-        if waiting is not None:
-            waiting.count += line.repeats
-            if not entry.all or line.number - waiting.line.number <= entry.within:
-                return []
-        self._pending[entry.id] = _Hit(entry, line, line.repeats)
-        return []
+    def _trigger(self, entry: Entry, line: Line, pattern: int) -> None:
+        held, waiting = self._hits.get(entry.id), self._pending.get(entry.id)
+        if held is not None and held.survived:
+            held = None
+        if waiting is not None and entry.all and line.number - waiting.line.number > entry.within:
+            waiting = None  # what it waits for did not come; this line may be nearer
+        known = held or waiting
+        if known is None:
+            self._pending[entry.id] = _Hit(entry, line, line.repeats, {pattern: line})
+            return
+        known.count += line.repeats
+        if len(known.deciding) < 3:
+            known.deciding.setdefault(pattern, line)
 
     def _settle(self, hit: _Hit, at_end: bool = False) -> list[Finding]:
         """Decides a pending hit where its surroundings allow it."""
         entry, at = hit.entry, hit.line.number
-        near = [abs(self._seen.get(p.regex.pattern, -(10**12)) - at) <= entry.within for p in entry.all]
-        excluded = any(abs(self._seen.get(p.regex.pattern, -(10**12)) - at) <= entry.within for p in entry.not_near)
+        near = [abs(self._seen.get(p.expression, -(10**12)) - at) <= entry.within for p in entry.all]
+        excluded = any(abs(self._seen.get(p.expression, -(10**12)) - at) <= entry.within for p in entry.not_near)
         over = at_end or self._number - at > entry.within
         if excluded or (over and not all(near)):
             self._pending.pop(entry.id, None)
@@ -264,7 +265,10 @@ class Watcher:
         return [_finding(_cause(hit))]
 
     def _possible(self, entry: Entry) -> bool:
-        return not entry.platforms or self._platform is None or self._platform in entry.platforms
+        """Whether the entry can occur on this platform. What only the log tells may be wrong, so it does not hide a
+        fault; it only withholds the comfort that a line is harmless here."""
+        platform = self._platform or (self._told_platform if entry.severity == "benign" else None)
+        return not entry.platforms or platform is None or platform in entry.platforms
 
     def _outdone(self, entry: Entry) -> bool:
         return any(entry.id in h.entry.over and self._possible(h.entry) for h in self._hits.values() if not h.survived)
@@ -293,13 +297,12 @@ class Watcher:
             for hit in hits:
                 hit.survived = hit.survived or (not hit.entry.lasting and hit.line.number < self._finished_at)
         hits.sort(key=lambda h: (ROLES.index(h.entry.role), h.line.number))
-        harmless = [h for h in hits if h.entry.severity == "benign"]
         fatal = [h for h in hits if h.entry.severity == "fatal" and not h.survived]
-        warnings = [h for h in hits if h.entry.severity == "warning" or (h.entry.severity == "fatal" and h.survived)]
+        warnings = [h for h in hits if h.entry.severity == "warning"]
+        harmless = [h for h in hits if h.entry.severity == "benign" or (h.entry.severity == "fatal" and h.survived)]
         roots = [h for h in fatal if h.entry.role == "cause"]
         lead = roots or fatal[:1]
         consequences = [h for h in fatal if h not in lead]
-        warnings = [h for h in warnings if not (h.survived and h.entry.role != "cause")]
         health = sorted(self._health_findings, key=lambda pair: pair[0])
         found = [(h.line.number, _finding(_cause(h))) for h in lead]
         found += [(n, f) for n, f in health if f.severity == "error"]
@@ -313,8 +316,8 @@ class Watcher:
             worth = worth or tuple(self._recent)
             findings.insert(0, _unknown(worth, exit_code))
         if not findings and not finished and self._last_step is None:
-            findings = [_finding(_cause(h)) for h in harmless]
-            causes = harmless
+            causes = [h for h in harmless if h.entry.severity == "benign"]
+            findings = [_finding(_cause(h)) for h in causes]
         return Diagnosis(
             outcome="failed" if failed or unknown else "finished" if finished else "unclear",
             findings=tuple(findings),
@@ -339,25 +342,20 @@ def diagnose(lines: Iterable[bytes | str], platform: Platform | None = None, bou
 def diagnose_stream(stream: BinaryIO, platform: Platform | None = None, bounds: Bounds | None = None) -> Diagnosis:
     """The diagnosis of a log of any size, read in bounded memory: lines without a word of the catalogue are skipped."""
     watcher = Watcher(platform, bounds)
-    words = {*_WORDS_OF_A_RUN, *(w for pattern in watcher.patterns for w in pattern.words)}
-    for number, raw in lines_with(stream, words):
+    for number, raw in lines_with(stream, watcher.vocabulary):
         watcher.feed_numbered(number, raw)
     return watcher.finish()
 
 
 def _cause(hit: _Hit) -> Cause:
     line = hit.line
-    return Cause(hit.entry, line.number, line.worker, line.text.strip()[:_SHOWN], hit.count, hit.survived)
+    deciding = tuple(replace(d, text=d.text.strip()[:_SHOWN]) for d in hit.deciding.values())
+    return Cause(hit.entry, line.number, line.worker, line.text.strip()[:_SHOWN], hit.count, deciding, hit.survived)
 
 
 def _finding(cause: Cause) -> Finding:
     entry = cause.entry
-    why = f"{entry.why} (line: {cause.text})"
-    severity = entry.code.severity
-    if cause.survived and severity == "error":
-        severity = "warning"
-        why = f"the run went on after it, so it did not stop the run; {why}"
-    return entry.code.finding(entry.cause, why=why, fix=entry.fix, where=_where(cause), severity=severity)
+    return entry.code.finding(entry.cause, why=f"{entry.why} (line: {cause.text})", fix=entry.fix, where=_where(cause))
 
 
 def _where(at: Line | Cause) -> str:

@@ -1,25 +1,27 @@
 """Reads logs: lines of any number and length, in bounded memory, as the matcher wants them.
 
 What is covered: Ray's prefixes and repeat marks, docker compose's prefixes, ANSI colours, carriage returns of progress
-bars, bytes that are no UTF-8, a file without line ends. What is not: compressed logs, and lines that a terminal wrapped.
+bars, bytes that are no UTF-8, a file without line ends. What is not: compressed logs, lines that a terminal wrapped.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-MAX_LINE = 1 << 16  # bytes of a line that are looked at; metric lines of verl are below 10 KB
-_CHUNK = 1 << 20
-_VOCABULARY = 200_000  # words of the log that are remembered, about 20 MB
+MAX_LINE = 1 << 18  # characters of a line that are looked at; metric lines of verl are below 10 KB
+_CHUNK = 128 << 10
+_REMEMBERED = 200_000  # words of the log, about 20 MB
 _TAIL = 8  # last lines of a file, given whatever they hold
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
 _PREFIX = re.compile(
     r"""\s*(?:
-        \((?P<ray>(?:[\w.:-]+\ )?(?:[\w.:-]+\ )?pid=\d+(?:,\ ip=[\w.:]+)?|raylet(?:,\ ip=[\w.:]+)?|autoscaler\ \+[\w.]+)\)\s?
+        \((?P<ray>
+            (?:[\w.:-]+\ ){0,2}pid=\d+(?:,\ ip=[\w.:]+)? | raylet(?:,\ ip=[\w.:]+)? | autoscaler\ \+[\w.]+
+        )\)\s?
       | \[(?P<rank>rank\s?\d+)\]:\ ?
       | (?P<service>[\w.-]+)\s{0,30}\|\s(?=.)
     )""",
@@ -41,15 +43,13 @@ class Line:
 def clean(raw: bytes | str, number: int = 0) -> list[Line]:
     """The line as it reads on a screen, in pieces where a progress bar returned the carriage; empty pieces left out."""
     text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
-    if len(text) > MAX_LINE:
-        text = text[:MAX_LINE]
     if "\x1b" in text:
         text = _ANSI.sub("", text)
     pieces = re.split(r"[\r\n]+", text) if "\r" in text or "\n" in text else [text]
     lines: list[Line] = []
     worker = ""
     for piece in pieces:
-        rest = piece
+        rest = piece[:MAX_LINE]
         for _ in range(3):  # a worker inside a worker inside a compose service
             match = _PREFIX.match(rest)
             if match is None:
@@ -65,27 +65,43 @@ def clean(raw: bytes | str, number: int = 0) -> list[Line]:
     return lines
 
 
-def lines_with(stream: BinaryIO, words: Iterable[str]) -> Iterator[tuple[int, bytes]]:
-    """Number and bytes of each line that holds one of `words`, and of the last lines; at the end (number of lines, b"").
+class Vocabulary:
+    """Finds which of many words a text holds, at a cost that grows with the text's vocabulary, not with their number.
 
-    words: without blanks, digits and dots. Memory is bounded by a few chunks of the file. A line longer than a chunk is
-    given in pieces under one number.
-
-    A log repeats its words: each is compared with `words` once, so the work grows with the log's vocabulary, not with
-    its length times the number of words. Digits and dots are left out, because numbers hardly repeat.
+    Logs repeat themselves: each of their own words is compared with all of `words` once and then remembered. Digits and
+    dots are left out on both sides, because numbers hardly repeat.
     """
-    finder = re.compile(_trie(words).encode())
-    known: dict[bytes, tuple[bytes, ...]] = {}
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self._finder = re.compile(_trie(words).encode())
+        self._known: dict[bytes, tuple[bytes, ...]] = {}
+
+    def present(self, text: bytes) -> set[bytes]:
+        found: set[bytes] = set()
+        for token in set(text.translate(None, b"0123456789.").split()):
+            words = self._known.get(token)
+            if words is None:
+                if len(self._known) >= _REMEMBERED:
+                    self._known.clear()
+                words = self._known[token] = tuple(self._finder.findall(token))
+            found.update(words)
+        return found
+
+
+def found_as(word: str, words: Container[str]) -> str:
+    """The word that a `Vocabulary` of `words` reports where `word` stands: the shortest that `word` begins with."""
+    return next((word[:i] for i in range(1, len(word)) if word[:i] in words), word)
+
+
+def lines_with(stream: BinaryIO, vocabulary: Vocabulary) -> Iterator[tuple[int, bytes]]:
+    """Number and bytes of each line with a word of `vocabulary`, and of the last lines.
+
+    At the end (number of lines, b""). Memory is bounded by a few chunks of the file. A line longer than a chunk is
+    given in pieces under one number.
+    """
     number = 1  # of the line that the block starts with
     for block, last in _blocks(stream):
-        present: set[bytes] = set()
-        for token in set(block.translate(None, b"0123456789.").split()):
-            if token not in known:
-                if len(known) >= _VOCABULARY:
-                    known.clear()
-                known[token] = tuple(finder.findall(token))
-            present.update(known[token])
-        starts = _line_starts(block, present)
+        starts = _line_starts(block, vocabulary.present(block))
         if last:
             starts |= _last_starts(block)
         at = 0
