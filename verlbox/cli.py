@@ -7,6 +7,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import verlbox
@@ -86,6 +87,8 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
 
     plan = add("plan", _plan, "Show what a run would do: steps, verl command, findings.", recipe=True)
     place(plan)
+    plan.add_argument("--card", help="an accelerator such as 910B3 or A100-40: what the recipe needs of its memory")
+    plan.add_argument("--fit", action="store_true", help="with --card: settings that fit, the algorithm unchanged")
     plan.add_argument("--json", action="store_true")
 
     add("validate", _validate, "Check a recipe.", recipe=True).add_argument("--json", action="store_true")
@@ -132,13 +135,15 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    from verlbox import pipeline, plan, recipe, run
+    from verlbox import fit, pipeline, plan, recipe, run
 
     loaded = recipe.load(recipe.find(arguments.recipe, RECIPES), arguments.overrides)
     target = run.Run(run.runs_folder(arguments.runs) / (arguments.name or loaded.recipe.name))
     made = pipeline.make_plan(loaded, target)
     script = plan.script(made, loaded.path.resolve(), arguments.overrides)
-    print(plan.as_json(made, script) if arguments.json else plan.as_text(made, script))
+    memory, problems = fit.describe(made, arguments.card, arguments.fit)
+    made = replace(made, findings=(*made.findings, *problems))
+    print(plan.as_json(made, script) if arguments.json else plan.as_text(made, script, memory))
     if not arguments.json:
         findings.show(made.findings)
     return EXIT_USAGE if findings.has_errors(made.findings) else EXIT_OK

@@ -163,6 +163,14 @@ def effective_settings(settings: Mapping[str, object], overrides: list[str]) -> 
     return effective
 
 
+def set_settings(settings: Mapping[str, object], overrides: list[str]) -> dict[str, object]:
+    """What is set, by key with Hydra's prefix as lints and the memory planner read it; the user's in place of ours."""
+    parsed = [hydra_overrides.parse_override(text) for text in overrides]
+    overridden = {override.key for override in parsed}
+    result = {key: value for key, value in settings.items() if key.lstrip("+") not in overridden}
+    return {**result, **{override.prefix + override.key: override.value for override in parsed}}
+
+
 def environment(recipe: Recipe, run: Run) -> dict[str, str]:
     """The environment variables that verlbox adds for verl; none of them is secret."""
     return {
@@ -232,8 +240,8 @@ def script(plan: Plan, recipe_file: Path, arguments: list[str]) -> str:
 BY_HAND = "# the same, by hand:"
 
 
-def as_text(plan: Plan, commands: str) -> str:
-    """The plan for people: what it is, rows and steps, the script."""
+def as_text(plan: Plan, commands: str, memory: str = "") -> str:
+    """The plan for people: what it is, rows and steps, memory where that is known, the recipe, the script."""
     recipe = plan.recipe
     stack = STACKS[recipe.stack]
     rows = f"{_count(plan.rows.train)} train, {_count(plan.rows.test)} test ({plan.rows.basis})"
@@ -246,6 +254,8 @@ def as_text(plan: Plan, commands: str) -> str:
         f"steps    {_steps_text(plan)}",
         f"run      {plan.run.path}",
     ]
+    if memory:
+        lines.append(memory)
     resolved = resolved_recipe(recipe).rstrip()
     return "\n".join([*lines, "", "# the recipe with every default:", resolved, "", BY_HAND, commands])
 

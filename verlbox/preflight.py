@@ -8,9 +8,9 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from verlbox import findings, hydra_overrides, lints
+from verlbox import findings, lints
 from verlbox.findings import Finding, FindingsError
-from verlbox.plan import PLATFORMS, PUBLISHED_ROWS, ROOT, Plan, Rows
+from verlbox.plan import PLATFORMS, PUBLISHED_ROWS, ROOT, Plan, Rows, set_settings
 from verlbox.recipe import WRONG_VALUE, Loaded, Recipe
 from verlbox.stacks import STACKS
 
@@ -49,10 +49,6 @@ def count_rows(recipe: Recipe) -> Rows:
 def lint(plan: Plan) -> list[Finding]:
     """What verl's settings of a plan would do, with what is known of data, model and this machine."""
     recipe = plan.recipe
-    overrides = [hydra_overrides.parse_override(text) for text in recipe.overrides]
-    overridden = {override.key for override in overrides}
-    config = {key: value for key, value in plan.settings.items() if key.lstrip("+") not in overridden}
-    config.update({override.prefix + override.key: override.value for override in overrides})
     length = plan.effective.get("data.max_prompt_length")
     facts = lints.Facts(
         verl=STACKS[recipe.stack].verl,
@@ -67,14 +63,14 @@ def lint(plan: Plan) -> list[Finding]:
         model_is_local=True,
         allow_degenerate_group=recipe.train.allow_degenerate_group,
     )
-    return lints.check(config, facts)
+    return lints.check(set_settings(plan.settings, recipe.overrides), facts)
 
 
 def check(loaded: Loaded, plan: Plan) -> list[Finding]:
     """All findings about a plan on this machine."""
     stack = STACKS[loaded.recipe.stack]
     where = loaded.places.get("stack", str(loaded.path))
-    problems = [*plan.findings, *_criteria(loaded), *PLATFORMS[stack.platform].problems()]
+    problems = [*plan.findings, *_criteria(loaded), *PLATFORMS[stack.name].problems()]
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         problems.append(

@@ -83,7 +83,7 @@ def facts_of_run(run: Run) -> RunFacts:
         name=run.name,
         description=kept.description,
         platform=platform,
-        platform_note=f"rollout by {PLATFORMS[platform].ROLLOUT}",
+        platform_note=f"rollout by {PLATFORMS[kept.stack].ROLLOUT}",
         recipe=made["recipe"],
         verl_overrides=made["verl"]["settings"],
         versions={"verlbox": made["verlbox"]["version"], **made["packages"]},
