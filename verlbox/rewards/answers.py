@@ -319,7 +319,7 @@ def committed(response: str) -> tuple[str, ...]:
     said = [match[1] for match in _SAID.finditer(text)]
     if said:
         segment = _MATH_SEGMENT.match(said[-1].strip())
-        if segment:
+        if segment and not _BOX.search(segment[0]):
             return (next(group for group in segment.groups() if group).strip(),)
     return ()
 

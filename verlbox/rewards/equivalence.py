@@ -143,7 +143,7 @@ _SPELLING: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"θ", r"\\theta "),
         (r"α", r"\\alpha "),
         (r"β", r"\\beta "),
-        (r"\^\s*\{?\s*(?:\\circ|∘|°)\s*\}?|\\degree(?:s|Celsius)?(?![A-Za-z])|°|º", " \ue002 "),
+        (r"\^\s*\{\s*(?:\\circ|∘|°)\s*\}|\^\s*(?:\\circ|∘|°)|\\degree(?:s|Celsius)?(?![A-Za-z])|°|º", " \ue002 "),
         (r"\\(?:lvert|rvert|vert|mid)(?![A-Za-z])", "|"),
         (r"\\(?:langle|rangle)(?![A-Za-z])", ""),
         (r"\\(?:\$|pounds|euro)|[$£€¥₹]", " "),
@@ -154,6 +154,7 @@ _SPELLING: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 _TEXT_COMMAND = re.compile(
     r"\\(text(?:bf|it|rm|sf|tt|normal|up)?|textnormal|mbox|hbox|mathrm|mathbf|operatorname\*?|emph|rm|bf)(?![A-Za-z])\s*"
 )
+_EMPTY_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])(?:\s*\{\s*\})?")
 _JOINING = re.compile(r"[\s,;]*(?:and|or|&|和|或|以及)?[\s,;]*")
 _UNITS = """
     cm mm km m dm in ft yd mi kg g mg lb lbs oz gm l ml sec s min h hr hrs mph kph inch inches foot feet yard yards mile
@@ -245,6 +246,7 @@ def spelled(text: str) -> str:
         if inner is None:
             break
         text = inner
+    text = _EMPTY_BOX.sub(" ", text)
     for pattern, replacement in _SPELLING[:1]:
         text = pattern.sub(replacement, text)
     text = _unwrap_text(text)
@@ -563,7 +565,7 @@ def _value(text: str) -> Value:
     text = text.strip().strip("≈").strip()
     enclosed = _enclosed(text)
     while enclosed and enclosed[0] == "{" and len(_split(enclosed[1], ",")) == 1:
-        text = enclosed[1]
+        text = enclosed[1].rstrip(" .,;")
         enclosed = _enclosed(text)
     grid = _grid(text)
     if grid is not None:

@@ -94,8 +94,8 @@ class _Grader:
         os.close(job_out)
         os.close(result_in)
 
-    def ask(self, line: bytes, timeout: float) -> dict[str, Any]:
-        """The grader's reply; `timeout` or `crash` when there is none. The grader is gone after either."""
+    def ask(self, line: bytes, timeout: float, parent: int) -> dict[str, Any]:
+        """The grader's reply; `timeout` or `crash` when there is none: then it must be killed."""
         try:
             view = memoryview(line)
             while view:
@@ -105,9 +105,12 @@ class _Grader:
         deadline = time.monotonic() + timeout
         reply = b""
         while not reply.endswith(b"\n"):
-            ready, _, _ = select.select([self.results], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
+            left = deadline - time.monotonic()
+            if left <= 0 or os.getppid() != parent:
                 return {"reason": "timeout"}
+            ready, _, _ = select.select([self.results], [], [], min(left, POLL_SECONDS))
+            if not ready:
+                continue
             chunk = os.read(self.results, 65536)
             if not chunk:
                 return {"reason": "crash"}
@@ -141,7 +144,8 @@ def _lines(parent: int) -> Iterator[bytes]:
 
 def main() -> None:
     """Reads settings (one line), says that it is ready, then answers jobs, one JSON line each."""
-    lines = _lines(os.getppid())
+    parent = os.getppid()
+    lines = _lines(parent)
     settings = json.loads(next(lines))
     sys.path[:] = settings["path"]
     os.environ.clear()
@@ -156,7 +160,7 @@ def main() -> None:
     for line in lines:
         grader = grader or _Grader(timeout, memory)
         start = time.monotonic()
-        reply = grader.ask(line + b"\n", timeout)
+        reply = grader.ask(line + b"\n", timeout, parent)
         reply["seconds"] = round(time.monotonic() - start, 6)
         if reply["reason"] in ("timeout", "crash"):
             grader.kill()
