@@ -7,6 +7,7 @@ import json
 import os
 import queue
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -150,19 +151,25 @@ class Session:
 
 
 @contextlib.contextmanager
-def session(source: Source, repository: Repository, patience: Patience) -> Iterator[Session]:
-    """Starts a worker for one repository of one hub, and ends it however the block ends."""
+def session(source: Source, repository: Repository, home: Path, patience: Patience) -> Iterator[Session]:
+    """Starts a worker for one repository of one hub, and ends it however the block ends.
+
+    `home` is a folder for what the client writes for itself; it is emptied first (a killed run may have left it) and
+    removed at the end.
+    """
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
     request = {
         "client": "modelscope" if source == "modelscope" else "huggingface",
         "repository": asdict(repository),
     }
-    with tempfile.TemporaryDirectory(prefix="verlbox-hub-") as home, tempfile.TemporaryFile() as log:
+    with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "verlbox.hub.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env=environment(source, repository.endpoint, Path(home)),
+            env=environment(source, repository.endpoint, home),
             text=True,
             encoding="utf-8",
             start_new_session=True,  # Ctrl-C is ours to handle; end() then stops the whole group
@@ -173,3 +180,4 @@ def session(source: Source, repository: Repository, patience: Patience) -> Itera
             yield running
         finally:
             running.end()
+            shutil.rmtree(home, ignore_errors=True)

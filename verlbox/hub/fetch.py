@@ -3,6 +3,7 @@
 Layout of the cache, shared by all runs:
     <cache>/models/Qwen--Qwen2.5-0.5B-Instruct/<revision>/           complete, checked, with .verlbox-files.json
     <cache>/models/Qwen--Qwen2.5-0.5B-Instruct/.partial-<revision>/  a download that has not ended; it is gone on with
+    <cache>/models/Qwen--Qwen2.5-0.5B-Instruct/.client/              what a hub's client writes for itself; removed
     <cache>/models/Qwen--Qwen2.5-0.5B-Instruct/.lock                 held while one process looks or downloads
 """
 
@@ -249,7 +250,7 @@ def _attempt(errand: _Errand, source: Source, endpoint: str) -> Fetched:
     kind, spec, shelf = errand.kind, errand.spec, errand.shelf
     name = MODELSCOPE_NAMES.get(spec.name, spec.name) if source == "modelscope" else spec.name
     repository = Repository(kind, name, spec.revision, endpoint)
-    with client.session(source, repository, errand.patience) as hub:
+    with client.session(source, repository, shelf / ".client", errand.patience) as hub:
         listing = hub.listing()
         files = wanted_files(kind, listing)
         _refuse_unsafe(files)
