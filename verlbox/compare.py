@@ -61,10 +61,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Contrast:
-    """A value of a run against that of the first run. `p` is None where no test applies; `test` names it.
-
-    `note` is "" or the key of a sentence on what the test assumes.
-    """
+    """A value of a run against that of the first run. `p` is None where no test applies; `test` names it."""
 
     what: str
     run: str
@@ -73,7 +70,6 @@ class Contrast:
     difference: float
     p: float | None
     test: str
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -461,7 +457,7 @@ def write(
 
     say: Say = speaker(lang)
     out_dir.mkdir(parents=True, exist_ok=True)
-    title = say(text("compare.title", runs=" · ".join(run.name for run in comparison.runs)))
+    title = say(text("compare.title", n=str(len(comparison.runs))))
     parts = sections(comparison)
     written = []
     for name in dict.fromkeys(formats):

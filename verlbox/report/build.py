@@ -320,7 +320,7 @@ def _configuration(facts: RunFacts) -> Section:
             every = tuple((key, _shown(value)) for key, value in sorted(facts.verl_overrides.items()))
             columns = (text("column.setting"), text("column.value"))
             blocks.append(Table(text("configuration.all-settings"), columns, every, folded=True))
-        if not facts.recipe:
+        if facts.from_log:
             blocks.append(_plain("configuration.from-log", "info"))
     elif not facts.recipe:
         blocks.append(_plain("configuration.unknown", "warn"))

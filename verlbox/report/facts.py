@@ -47,7 +47,8 @@ class RunFacts:
 
     `verl_overrides` are the settings that verl saw, dotted key -> value. `evaluation` is the content of
     evaluation/summary.json. `training_reasons` counts the reward's reason codes over all training steps. `durations`
-    are seconds by stage. `command` is what reproduces the run, as typed.
+    are seconds by stage. `command` is what reproduces the run, as typed. `from_log` says that the settings are those
+    that verl printed into a log.
     """
 
     name: str = ""
@@ -68,3 +69,4 @@ class RunFacts:
     planned_steps: int | None = None
     command: str = ""
     commit: str = ""
+    from_log: bool = False

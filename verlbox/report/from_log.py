@@ -43,7 +43,9 @@ def facts_of_log(file: Path) -> RunFacts:
         )
         for split, rows in zip(("train", "test"), lengths, strict=False)
     ]
-    return RunFacts(name=file.stem, verl_overrides=settings, data=tuple(flows), planned_steps=planned)
+    return RunFacts(
+        name=file.stem, verl_overrides=settings, data=tuple(flows), planned_steps=planned, from_log=bool(settings)
+    )
 
 
 def _head(file: Path) -> Iterator[tuple[str, str]]:

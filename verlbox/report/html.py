@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -33,9 +34,11 @@ from verlbox.report.model import (
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
+    from markupsafe import Markup
 
 TEMPLATES = Path(__file__).with_name("templates")
 MOST_POINTS = 600  # of one curve in the file; the CSV has them all
+_JOINT = re.compile(r"(?<=\w)[/._](?=\w)")
 LOCALES = {"en": "en", "zh": "zh-CN"}
 
 
@@ -44,13 +47,22 @@ def environment() -> Environment:
     """The templates of this package, with HTML escaping; a name that is missing is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(
+    made = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters["breakable"] = breakable
+    return made
+
+
+def breakable(content: str) -> Markup:
+    """Escaped text whose long names may break after a slash, a dot or an underscore, where no blank allows it."""
+    from markupsafe import Markup, escape
+
+    return Markup(_JOINT.sub(r"\g<0><wbr>", str(escape(content))))
 
 
 def render(report: Report, lang: Language, beside: Mapping[str, str], notes: Iterable[Text] = ()) -> str:
