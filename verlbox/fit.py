@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
 from verlbox import findings, hydra_overrides, memory
 from verlbox.findings import Finding, FindingsError
+from verlbox.hub import bundled
 from verlbox.plan import Plan, base_model, set_settings
 from verlbox.stacks import STACKS
 
@@ -57,8 +59,14 @@ def describe(plan: Plan, card_name: str | None, propose: bool) -> tuple[str, lis
 
 
 def _model_config(plan: Plan) -> Mapping[str, object] | None:
-    path = base_model(plan.run) / "config.json"
-    if path.is_file():
-        config: Mapping[str, object] = json.loads(path.read_text(encoding="utf-8"))
-        return config
-    return memory.known_config(plan.recipe.model.name)
+    model = plan.recipe.model
+    places = [base_model(plan.run)]
+    if model.source == "bundled":
+        places.append(bundled.path("model", model.name))
+    elif model.path is not None:
+        places.append(Path(model.path))
+    for place in places:
+        if (place / "config.json").is_file():
+            config: Mapping[str, object] = json.loads((place / "config.json").read_text(encoding="utf-8"))
+            return config
+    return memory.known_config(model.name)

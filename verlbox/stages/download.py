@@ -91,7 +91,10 @@ class _Shown:
         now = time.monotonic()
         if now - self.last >= 1 or progress.done == progress.total:
             self.last = now
-            share = progress.done / progress.total if progress.total else 1.0
+            if not progress.total:
+                self.console.progress(f"{progress.name}: another run is downloading it; waiting")
+                return
+            share = progress.done / progress.total
             size = f"{progress.done / 1e6:,.1f} of {progress.total / 1e6:,.1f} MB"
             self.console.progress(f"{progress.name} from {progress.source}: {size} ({share:.0%})")
 

@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from verlbox import datasets, findings, hydra_overrides
-from verlbox.datasets import DATASETS, Split
-from verlbox.findings import Finding
+from verlbox.datasets import DATASETS
 from verlbox.plan import Plan, base_model, prompt_length_file
 from verlbox.recipe import Recipe, flat
 from verlbox.run import Run, replacing
 from verlbox.stages import Context, Outputs, StageError
-
-NO_ROWS = findings.register("dataset-no-rows-left", "error", "No row of a split is left after filtering.")
 
 NAME = "preprocess"
 KEYS = ("format", "prompt", "max_prompt_length", "max_bad_share")
@@ -44,7 +41,6 @@ def run(context: Context) -> Outputs:
         max_prompt_length=limit,
         max_bad_share=recipe.dataset.max_bad_share,
     )
-    problems += [_no_rows(split, limit) for split in (train, test) if not split.rows]
     if findings.has_errors(problems):
         raise StageError(problems, {"train": train.counts, "test": test.counts})
     longest = max(*train.lengths, *test.lengths)
@@ -59,8 +55,7 @@ def run(context: Context) -> Outputs:
             datasets.write_parquet(split, folder / f"{split.name}.parquet")
         (folder / prompt_length_file(run).name).write_text(f"{summary['max_prompt_length']}\n")
         (folder / "summary.json").write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        bad = [json.dumps(row, ensure_ascii=False) + "\n" for split in (train, test) for row in _bad_rows(split)]
-        (folder / "bad_rows.jsonl").write_text("".join(bad), encoding="utf-8")
+        datasets.write_bad_rows([train, test], folder / "bad_rows.jsonl")
     for split in (train, test):
         counts = ", ".join(f"{name} {count:,}" for name, count in split.counts.items() if count)
         context.console.line(f"{split.name}: {counts}")
@@ -71,21 +66,3 @@ def _room(plan: Plan, model: Path) -> int:
     """Tokens that the model's context leaves for a prompt beside the response."""
     context = json.loads((model / "config.json").read_text())["max_position_embeddings"]
     return int(context) - int(str(plan.effective.get("data.max_response_length", 512)))
-
-
-def _bad_rows(split: Split) -> list[dict[str, object]]:
-    rows = [
-        {"split": split.name, "index": r.index, "reason": r.reason, "detail": r.detail, "excerpt": r.excerpt}
-        for r in split.bad
-    ]
-    return rows + [{"split": split.name, "index": index, "reason": "too-long"} for index in split.too_long]
-
-
-def _no_rows(split: Split, limit: int) -> Finding:
-    counts = ", ".join(f"{name} {count}" for name, count in split.counts.items())
-    return NO_ROWS.finding(
-        f"{split.name}: no row is left ({counts}; prompts up to {limit} tokens are kept)",
-        why="There is nothing to train on or to validate with.",
-        fix="Raise dataset.max_prompt_length, or look at the data set's files.",
-        where=", ".join(map(str, split.files[:3])),
-    )
