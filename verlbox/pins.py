@@ -150,9 +150,12 @@ class Pin:
     sha256: tuple[str, ...] = ()
 
     def text(self) -> str:
-        markers = " or ".join(f"platform_machine == '{machine}'" for machine in self.machines)
-        line = f"{self.name}=={self.version}" + (f" ; {markers}" if markers else "")
+        line = f"{self.name}=={self.version}" + (f" ; {_marker(self.machines)}" if self.machines else "")
         return " \\\n".join([line, *(f"    --hash=sha256:{digest}" for digest in self.sha256)])
+
+
+def _marker(machines: Sequence[str]) -> str:
+    return " or ".join(f"platform_machine == '{machine}'" for machine in machines)
 
 
 _LINE = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(?P<version>[^\s;\\]+)\s*(?:;(?P<marker>[^\\]*))?")
@@ -176,6 +179,9 @@ def parse(text: str, machines: Sequence[str] = ()) -> list[Pin]:
 
 def _holds(marker: str, machine: str) -> bool:
     """Whether a marker holds on Linux on such a machine; its Python is the stack's own and is not looked at."""
+    machines = re.findall(r"platform_machine == '(\w+)'", marker)
+    if _marker(machines) == marker.strip():  # as written here; the doctor reads it where `packaging` is not installed
+        return machine in machines
     from packaging.markers import Marker
 
     without_python = re.sub(r"python_(?:full_)?version\s*[<>=!]+\s*'[^']*'", "os_name == os_name", marker)
