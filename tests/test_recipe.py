@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -148,3 +149,16 @@ def test_the_resolved_recipe_loads_to_the_same_recipe(write: Write, tmp_path: Pa
     again.write_text(recipe.resolved(loaded), encoding="utf-8")
     assert recipe.load(again).recipe == loaded
     assert yaml.safe_load(again.read_text())["train"]["seed"] == 1
+
+
+def test_the_schema_for_editors_is_that_of_the_code() -> None:
+    root = Path(__file__).parents[1]
+    written = json.loads((root / "recipes" / "recipe.schema.json").read_text(encoding="utf-8"))
+    assert written == recipe.Recipe.model_json_schema(), "run python tools/make_recipe_schema.py"
+
+
+def test_a_local_data_set_is_named_after_its_place(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "gsm8k").mkdir()
+    arguments = ["dataset.source=local", f"dataset.path={tmp_path / 'gsm8k'}"]
+    assert recipe.load(write(), arguments).recipe.dataset.name == "gsm8k"
+    assert recipe.load(write(), [*arguments, "dataset.name=mine"]).recipe.dataset.name == "mine"

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from verlbox import recipe
+from verlbox.console import Console
+from verlbox.plan import Plan, Rows, make
+from verlbox.run import Run
+from verlbox.stages import Context, StageError, train
+
+ROOT = Path(__file__).parents[2]
+LINE = (
+    "\x1b[36m(TaskRunner pid=7)\x1b[0m step:{} - critic/score/mean:0.53 - response_length/mean:13.25 - "
+    "timing_s/step:{} - perf/throughput:2026.4"
+)
+
+
+def plan(tmp_path: Path, *arguments: str) -> Plan:
+    loaded = recipe.load(ROOT / "recipes" / "smoke.yaml", arguments)
+    return make(loaded, Run(tmp_path), Rows(1024, 300, "after filtering"), 31)
+
+
+def context(tmp_path: Path, *arguments: str) -> Context:
+    return Context(plan(tmp_path, *arguments), False, Console(io.StringIO()), {})
+
+
+def test_each_step_is_one_line_with_an_estimate_of_what_is_left() -> None:
+    stream = io.StringIO()
+    progress = train.Progress(Console(stream), total=4, step=0)
+    progress.feed(LINE.format(0, 1.0))  # the validation before training is no step
+    progress.feed(LINE.format(1, 4.0))
+    progress.feed("something else")
+    progress.feed(LINE.format(2, 2.0))
+    assert stream.getvalue().splitlines() == [
+        "step 1/4 | reward 0.530 | length 13.2 | tokens/s 2,026 | 4.0 s/step | ETA 12.0 s",
+        "step 2/4 | reward 0.530 | length 13.2 | tokens/s 2,026 | 2.0 s/step | ETA 6.0 s",
+    ]
+
+
+@pytest.mark.parametrize("override", ["trainer.save_freq=-1", "trainer.save_freq=0", "~trainer.save_freq"])
+def test_training_without_any_checkpoint_is_refused_before_it_starts(tmp_path: Path, override: str) -> None:
+    with pytest.raises(StageError, match="train-without-checkpoints"):
+        train.run(context(tmp_path, override))
+
+
+def test_a_critic_is_expected_in_the_checkpoint_only_where_one_is_trained(tmp_path: Path) -> None:
+    assert train._expected(plan(tmp_path))[0] == ["actor"]
+    assert train._expected(plan(tmp_path, "algorithm.adv_estimator=gae"))[0] == ["actor", "critic"]
+
+
+def test_what_training_depends_on_names_every_recipe_key_and_the_software(tmp_path: Path) -> None:
+    made = plan(tmp_path, "train.seed=5", "actor_rollout_ref.rollout.n=4")
+    inputs = train.inputs(made.recipe, made.run)
+    assert inputs["train.seed"] == 5
+    assert inputs["overrides"] == ["actor_rollout_ref.rollout.n=4"]
+    assert inputs["train.verl.ALGORITHM.algorithm.adv_estimator"] == "grpo"
+    assert inputs["verl"] == "0.6.1"
+
+
+def test_the_ladder_is_climbed_only_where_the_recipe_asks_and_only_so_often(tmp_path: Path) -> None:
+    assert train._next_rung(context(tmp_path), []) is None
+    allowed = context(tmp_path, "train.on_oom=step_down", "train.on_oom_times=2")
+    first = train._next_rung(allowed, [])
+    assert first == {"actor_rollout_ref.rollout.gpu_memory_utilization": 0.4}
+    second = train._next_rung(allowed, [first])
+    assert second is not None and second != first
+    assert train._next_rung(allowed, [first, second]) is None
+
+
+def test_a_checkpoint_folder_of_the_users_own_is_followed(tmp_path: Path) -> None:
+    made = plan(tmp_path, f"trainer.default_local_dir={tmp_path}/elsewhere")
+    assert train.checkpoint_folder(made) == tmp_path / "elsewhere"
+    assert train.checkpoint_folder(replace(made, effective={"trainer.default_local_dir": "c"})) == tmp_path / "c"
