@@ -23,7 +23,7 @@ def test_a_bare_log_is_reported(shared: Path, tmp_path: Path, capsys: pytest.Cap
     log = shared / "data" / "verl_logs" / "play-verl_verl_grpo_qwen2.5b_8gpu.log"
     assert command.run(parse(str(log), "--out", str(tmp_path), "--format", "json,md")) == 0
     shown = capsys.readouterr().out
-    assert "0.3530 (step 15) to 0.5160 (step 435) on 1,319 prompts" in shown
+    assert "0.353 (step 15) to 0.516 (step 435) on 1,319 prompts" in shown
     content = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert content["steps"] == {"count": 435, "first": 1, "last": 435, "planned": 435}
     assert content["validation"][0]["graded"] is False

@@ -78,9 +78,9 @@ def test_the_verdict_on_the_published_run(published: Path) -> None:
 
 def test_the_evaluation_leads_the_report(published: Path) -> None:
     text = (published / "report.md").read_text(encoding="utf-8")
-    assert text.index("greedy accuracy went from 0.450") < text.index("What was demanded")
+    assert text.index("greedy accuracy went from 0.45 ") < text.index("What was demanded")
     assert "77 prompts became right and 4 became wrong; McNemar's exact test: p < 0.001" in text
-    assert "+0.120 ± 0.020 (standard error clustered by prompt)" in text
+    assert "+0.12 ± 0.02 (standard error clustered by prompt)" in text
 
 
 def test_model_output_cannot_become_markup(published: Path) -> None:

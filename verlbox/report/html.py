@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).with_name("templates")
 MOST_POINTS = 600  # of one curve in the file; the CSV has them all
-_JOINT = re.compile(r"(?<=\w)[/._](?=\w)")
+_JOINT = re.compile(r"(?<=\w)[/_](?=\w)|(?<=[A-Za-z_])\.(?=[A-Za-z])")
 LOCALES = {"en": "en", "zh": "zh-CN"}
 
 

@@ -151,7 +151,8 @@ class Report:
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A number for people: `digits` significant digits, thousands separated, no exponent between 1e-4 and 1e9."""
+    """A number for people: `digits` significant digits (fewer where the value is exact with fewer), thousands
+    separated, no exponent between 1e-4 and 1e9."""
     if value is None:
         return "–"
     if math.isnan(value):
@@ -168,7 +169,8 @@ def number(value: float | None, digits: int = 4) -> str:
     decimals = max(0, digits - 1 - math.floor(math.log10(size)))
     if float(value).is_integer() and size < 1e9:
         decimals = 0
-    return f"{value:,.{decimals}f}".replace("-", "−")
+    exact = next((d for d in range(decimals) if round(value, d) == value), decimals)
+    return f"{value:,.{exact}f}".replace("-", "−")
 
 
 def signed(value: float, digits: int = 3) -> str:
