@@ -19,6 +19,7 @@ from verlbox.rewards.reasons import Reason
 
 MAX_ANSWER = 4000  # characters; the longest answer of MATH has 159
 MAX_ITEMS = 64
+MAX_DEPTH = 40  # brackets within brackets; MATH's answers have at most 4
 
 # --------------------------------------------------------------------------------------------- values
 
@@ -120,7 +121,7 @@ _SPELLING: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\\q?quad(?=[^a-zA-Z]|[a-z](?![a-z]))", " "),
         (r"\\q?quad", " "),
         (r"\\mathbb\s*(?:\{\s*R\s*\}|R(?![A-Za-z]))|ℝ", r"(-\\infty,\\infty)"),
-        (r"(?<!\\)\\[,;:! >]|\\(?:thinspace|enspace|space)(?![A-Za-z])|~|&nbsp;", " "),
+        (r"(?<!\\)\\[,;:! >]|\\(?:thinspace|enspace|space)(?![A-Za-z])|(?<!~)~(?!~)|&nbsp;", " "),
         (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
         (r"\\(?:lbrace|lbrack)(?![A-Za-z])", r"\\{"),
         (r"\\(?:rbrace|rbrack)(?![A-Za-z])", r"\\}"),
@@ -830,6 +831,15 @@ def readable(text: str) -> bool:
     return bool(re.search(r"[\w\u221e]", spelled(text).replace("\\", " ")))
 
 
+def _depth(text: str) -> int:
+    """How deep brackets of any kind are nested."""
+    depth = deepest = 0
+    for bracket in re.findall(r"[(\[{}\])]", text):
+        depth = depth + 1 if bracket in _OPENING else max(0, depth - 1)
+        deepest = max(deepest, depth)
+    return deepest
+
+
 def _undefined(value: Value) -> bool:
     """Whether a constant has no value, such as 0/0."""
     if not isinstance(value, Scalar) or expressions.symbols(value.node):
@@ -885,7 +895,7 @@ def judge(
         reason: Reason | None = None
         if len(gold) > MAX_ANSWER or len(answer) > MAX_ANSWER:
             reason = "too_long"
-        elif not readable(gold) or not readable(answer):
+        elif _depth(answer) > MAX_DEPTH or not readable(gold) or not readable(answer):
             reason = "unparsable"
         elif (same := decide(gold, answer)) is not None:
             reason = "ok" if same else "wrong"
