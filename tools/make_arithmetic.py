@@ -66,7 +66,7 @@ OPERATIONS = (
     Operation(
         "*",
         range(2, 6),
-        range(2, 31),
+        range(11, 50),
         (
             ("{name} has {a} boxes with {b} {things} in each. How many {things} does {name} have?", "{name} has"),
             ("{name} fills {a} bags with {b} {things} each. How many {things} are there?", "There are"),

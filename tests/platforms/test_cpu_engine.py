@@ -25,7 +25,7 @@ QUESTIONS = [
     json.loads(line)["question"]
     for line in (ROOT / "verlbox" / "assets" / "arithmetic" / "test.jsonl").read_text().splitlines()
 ]
-PROMPT_LENGTH, RESPONSE_LENGTH = 40, 16
+PROMPT_LENGTH, RESPONSE_LENGTH = 40, 20
 
 torch.set_num_threads(1)  # as in the workers; several threads on a busy machine wait for each other
 tokenizer = AutoTokenizer.from_pretrained(MODEL)

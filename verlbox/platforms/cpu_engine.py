@@ -26,6 +26,7 @@ from typing import Any
 import psutil
 import torch
 import torch.distributed as dist
+import verl.utils.memory_utils
 import verl.utils.model
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, GenerationConfig
 from verl import DataProto
@@ -85,6 +86,14 @@ def complete_torch_cpu() -> None:
     for name, function in names.items():
         if not hasattr(torch.cpu, name):
             setattr(torch.cpu, name, function)
+
+
+def skip_emptying_caches() -> None:
+    """Replace `aggressive_empty_cache` of utils/memory_utils.py: a CPU has no device cache to empty.
+
+    Its garbage collections, three a step, took 0.8 s of a step of 3 s (measured on two cores).
+    """
+    verl.utils.memory_utils.aggressive_empty_cache = lambda force_sync=True, max_retries=3: None
 
 
 def leave_memory_unpinned() -> None:
@@ -164,6 +173,7 @@ def register_rollout() -> None:
 
 CHANGES = (
     complete_torch_cpu,
+    skip_emptying_caches,
     leave_memory_unpinned,
     use_gloo,
     stay_in_float32,
