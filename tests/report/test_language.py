@@ -39,7 +39,7 @@ def test_every_message_that_is_asked_for_exists() -> None:
     known = messages()
     for source in SOURCES:
         content = source.read_text(encoding="utf-8")
-        for key in re.findall(r"""(?:text|_plain|say)\(\s*["']([a-z][\w.-]+\.[\w.-]*\w)["']""", content):
+        for key in re.findall(r"""(?:text|plain|say)\(\s*["']([a-z][\w.-]+\.[\w.-]*\w)["']""", content):
             assert key in known, f"{source.name}: {key}"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from verlbox.metrics import acceptance, charts
 from verlbox.metrics.read import Metrics
-from verlbox.report import build, html, language, markdown, tables
+from verlbox.report import build, figures, html, language, markdown, tables
 from verlbox.report.facts import RunFacts
 from verlbox.report.language import Language
 from verlbox.report.model import Report, Text, text
@@ -68,7 +68,7 @@ def write_charts(report: Report, out_dir: Path, lang: Language, font: str | None
     names by group."""
     say = language.speaker(lang)
     names = {}
-    for group, found in build.charts(report.facts, report.metrics).items():
+    for group, found in figures.charts(report.facts, report.metrics).items():
         panels = [
             charts.Panel(
                 say(chart.title),

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from verlbox.findings import by_severity
 from verlbox.metrics import acceptance, statistics
 from verlbox.metrics.read import Metrics, Series, is_number
-from verlbox.report import readings
+from verlbox.report import evaluation, figures, readings
 from verlbox.report.facts import RunFacts
 from verlbox.report.model import (
     Bar,
     Bars,
     Block,
     Cell,
-    Chart,
     Code,
-    Curve,
     Findings,
     Inline,
     Paragraph,
@@ -26,20 +23,17 @@ from verlbox.report.model import (
     Section,
     Summary,
     Table,
-    Text,
     Tile,
-    Tone,
     number,
     p_equals,
     p_value,
     percent,
+    plain,
     seconds,
     signed,
     text,
+    with_error,
 )
-
-STATUS_TONE: Mapping[str, Tone] = {"pass": "good", "warn": "warn", "fail": "bad"}
-CHART_GROUPS = ("policy_health", "reward_metrics", "stability_metrics", "efficiency_metrics")
 
 # A rise to this many times the median over the run is worth a look; no bound of health, those belong to recipes.
 SUDDEN = 5.0
@@ -66,7 +60,7 @@ def build(
         _health(facts, metrics),
         _stability(facts, metrics),
         _efficiency(facts, metrics),
-        Section("findings", text("findings.title"), (Findings(found),) if found else (_plain("findings.none"),)),
+        Section("findings", text("findings.title"), (Findings(found),) if found else (plain("findings.none"),)),
         Section("limits", text("limits.title"), tuple(_limits(facts, metrics, changes))),
         _table(summary),
         _reproduce(facts, metrics),
@@ -115,59 +109,19 @@ def summarise(metrics: Metrics) -> tuple[Summary, ...]:
     return tuple(rows)
 
 
-def _plain(key: str, tone: Tone = "", **values: Inline) -> Paragraph:
-    return Paragraph(text(key, **values), tone)
-
-
 # --- the top ---------------------------------------------------------------------------------------------------
 
 
 def _headline(facts: RunFacts, metrics: Metrics, changes: list[readings.Change]) -> Iterable[Paragraph]:
     if facts.evaluation:
-        yield from _evaluation_sentences(facts.evaluation)
+        yield from evaluation.sentences(facts.evaluation)
     yield from (_validation_sentence(change) for change in changes)
     yield from _score_sentences(facts, metrics)
     steps = metrics.steps()
     if facts.planned_steps and steps and steps[-1] < facts.planned_steps:
-        yield _plain("headline.stopped", "warn", last=str(steps[-1]), planned=str(facts.planned_steps))
+        yield plain("headline.stopped", "warn", last=str(steps[-1]), planned=str(facts.planned_steps))
     if len(steps) == 1:
-        yield _plain("headline.one-step", "warn")
-
-
-def _evaluation_sentences(evaluation: Mapping[str, Any]) -> Iterable[Paragraph]:
-    greedy = evaluation.get("greedy")
-    if isinstance(greedy, Mapping) and {"base", "trained", "gain"} <= greedy.keys():
-        base, trained, p = greedy["base"], greedy["trained"], greedy.get("mcnemar_p")
-        sure = isinstance(p, int | float) and p < statistics.SIGNIFICANT
-        gain = float(greedy["gain"])
-        tone: Tone = "info" if not sure else "good" if gain > 0 else "bad"
-        yield _plain(
-            "headline.greedy" if sure else "headline.greedy-unsure",
-            tone,
-            base=number(base.get("accuracy"), 3),
-            trained=number(trained.get("accuracy"), 3),
-            gain=signed(gain),
-            n=number(float(trained.get("n", 0))),
-            base_error=number(base.get("standard_error"), 2),
-            trained_error=number(trained.get("standard_error"), 2),
-            base_only=str(greedy.get("base_only", "–")),
-            trained_only=str(greedy.get("trained_only", "–")),
-            p=p_equals(p),
-        )
-    sampled = evaluation.get("sampled")
-    if isinstance(sampled, Mapping) and "gain" in sampled:
-        gain = float(sampled["gain"])
-        error = sampled.get("standard_error")
-        sure = isinstance(error, int | float) and abs(gain) > 1.96 * error
-        yield _plain(
-            "headline.sampled" if sure else "headline.sampled-unsure",
-            "info" if not sure else "good" if gain > 0 else "bad",
-            draws=str(sampled.get("draws", "–")),
-            base=number(sampled.get("base", {}).get("accuracy"), 3),
-            trained=number(sampled.get("trained", {}).get("accuracy"), 3),
-            gain=signed(gain),
-            error=number(error, 2),
-        )
+        yield plain("headline.one-step", "warn")
 
 
 def _validation_sentence(change: readings.Change) -> Paragraph:
@@ -201,13 +155,13 @@ def _score_sentences(facts: RunFacts, metrics: Metrics) -> Iterable[Paragraph]:
         return
     finite = points.finite()
     if len(finite) and not any(finite.values):
-        yield _plain("headline.score-zero", "bad")
+        yield plain("headline.score-zero", "bad")
         return
     line = statistics.trend(finite.steps, finite.values)
     if line is None:
         return
     sure = line.p_adjusted < statistics.SIGNIFICANT
-    yield _plain(
+    yield plain(
         ("headline.trend-up" if line.slope > 0 else "headline.trend-down") if sure else "headline.trend-none",
         "info" if not sure else "good" if line.slope > 0 else "bad",
         slope=signed(line.slope),
@@ -293,7 +247,7 @@ def _configuration(facts: RunFacts) -> Section:
     blocks: list[Block] = []
     rows: list[tuple[Inline | Cell, ...]] = []
     if facts.description:
-        blocks.append(_plain("configuration.description", text=facts.description))
+        blocks.append(plain("configuration.description", text=facts.description))
     if facts.platform:
         rows.append((text("configuration.platform"), facts.platform))
     if facts.hardware is not None:
@@ -310,7 +264,7 @@ def _configuration(facts: RunFacts) -> Section:
     if rows:
         blocks.append(Table(text("configuration.run"), (text("column.what"), text("column.value")), tuple(rows)))
     if facts.platform_note:
-        blocks.append(_plain("configuration.note", "info", note=facts.platform_note))
+        blocks.append(plain("configuration.note", "info", note=facts.platform_note))
     known = [(key, _shown(facts.verl_overrides[key])) for key in _SETTINGS if key in facts.verl_overrides]
     if known:
         blocks.append(
@@ -321,9 +275,9 @@ def _configuration(facts: RunFacts) -> Section:
             columns = (text("column.setting"), text("column.value"))
             blocks.append(Table(text("configuration.all-settings"), columns, every, folded=True))
         if facts.from_log:
-            blocks.append(_plain("configuration.from-log", "info"))
+            blocks.append(plain("configuration.from-log", "info"))
     elif not facts.recipe:
-        blocks.append(_plain("configuration.unknown", "warn"))
+        blocks.append(plain("configuration.unknown", "warn"))
     columns = (text("column.package"), text("column.version"))
     main = tuple((name, facts.versions[name]) for name in _PACKAGES if name in facts.versions)
     if main:
@@ -347,7 +301,7 @@ def _shown(value: object) -> str:
 
 def _data(facts: RunFacts) -> Section:
     if not facts.data:
-        return Section("data", text("data.title"), (_plain("data.unknown", "info"),))
+        return Section("data", text("data.title"), (plain("data.unknown", "info"),))
     rows: list[tuple[Inline | Cell, ...]] = []
     blocks: list[Block] = []
     for flow in facts.data:
@@ -373,120 +327,22 @@ def _data(facts: RunFacts) -> Section:
     for flow in facts.data:
         if flow.used_per_epoch is not None and flow.used_per_epoch < flow.kept:
             blocks.append(
-                _plain("data.remainder", "info", split=flow.split, rows=number(float(flow.kept - flow.used_per_epoch)))
+                plain("data.remainder", "info", split=flow.split, rows=number(float(flow.kept - flow.used_per_epoch)))
             )
     rows_graded = readings.validation_rows(facts)
     held = next((flow.kept for flow in facts.data if flow.split in ("test", "validation", "val")), None)
     if rows_graded is not None and held is not None and rows_graded < held:
-        blocks.append(_plain("data.validation-part", "warn", n=number(float(rows_graded)), rows=number(float(held))))
+        blocks.append(plain("data.validation-part", "warn", n=number(float(rows_graded)), rows=number(float(held))))
     return Section("data", text("data.title"), tuple(blocks))
 
 
 # --- reward ----------------------------------------------------------------------------------------------------
 
 
-def _curve(metrics: Metrics, label: Inline, *names: str, factor: int = 1) -> Curve | None:
-    points = metrics.get(*names)
-    if points is None or not len(points.finite()):
-        return None
-    return Curve(label, readings.scaled(points, factor) if factor != 1 else points)
-
-
-def _chart(identity: str, curves: Iterable[Curve | None], note: Text | None = None, **values: Inline) -> Chart | None:
-    there = tuple(curve for curve in curves if curve is not None)
-    return Chart(identity, text(f"chart.{identity}", **values), there, note) if there else None
-
-
-def charts(facts: RunFacts, metrics: Metrics) -> dict[str, tuple[Chart, ...]]:
-    """All charts by group, in the groups that verl users know; the four PNG files hold the same."""
-    n = readings.prompts_of_a_source(facts, metrics)
-    validation = []
-    for name, recorded in readings.validations(metrics).items():
-        points = recorded.finite()
-        if not len(points):
-            continue
-        errors: tuple[float, ...] = ()
-        if n and all(0 <= v <= 1 for v in points.values):
-            errors = tuple(statistics.proportion_standard_error(v, n) for v in points.values)
-        validation.append(Curve(name, points, errors, marks=True))
-    kl, pg = _factor("actor/kl_loss", facts), _factor("actor/pg_loss", facts)
-    vf = _factor("critic/vf_loss", facts)
-    memory = [
-        _curve(metrics, text(f"curve.{key}"), f"perf/max_memory_{key}_gb", f"actor/perf/max_memory_{key}_gb")
-        for key in ("allocated", "reserved")
-    ]
-    groups: dict[str, list[Chart | None]] = {
-        "policy_health": [
-            _chart("entropy", [_curve(metrics, text("curve.entropy"), *readings.ENTROPY)]),
-            _chart("kl-loss", [_curve(metrics, text("curve.kl"), *readings.KL_LOSS, factor=kl)], _times(kl)),
-            _chart("kl-reward", [_curve(metrics, text("curve.kl"), *readings.KL_REWARD)]),
-            _chart("policy-loss", [_curve(metrics, text("curve.policy-loss"), "actor/pg_loss", factor=pg)], _times(pg)),
-            _chart("value-loss", [_curve(metrics, text("curve.value-loss"), "critic/vf_loss", factor=vf)], _times(vf)),
-            _chart("explained", [_curve(metrics, text("curve.explained"), "critic/vf_explained_var")]),
-        ],
-        "reward_metrics": [
-            _chart("score", [_curve(metrics, text("curve.score"), *readings.SCORE)]),
-            _chart("validation", validation, text("chart.band", n=number(float(n))) if n else None),
-            _chart(
-                "reasons",
-                [
-                    Curve(code, points, marks=True)
-                    for code, points in readings.reason_series(metrics).items()
-                    if any(points.finite().values)
-                ],
-            ),
-        ],
-        "stability_metrics": [
-            _chart(
-                "gradient",
-                [
-                    _curve(metrics, text("curve.actor"), "actor/grad_norm"),
-                    _curve(metrics, text("curve.critic"), "critic/grad_norm"),
-                ],
-            ),
-            _chart(
-                "clipped-ratio",
-                [_curve(metrics, text("curve.clipfrac"), "actor/pg_clipfrac")],
-                text("chart.clip-trivial") if readings.clipping(facts, metrics) else None,
-            ),
-            _chart("response-length", [_curve(metrics, text("curve.mean-length"), "response_length/mean")]),
-            _chart(
-                "cut-answers",
-                [
-                    _curve(metrics, text("curve.response-cut"), "response_length/clip_ratio"),
-                    _curve(metrics, text("curve.aborted"), "response/aborted_ratio"),
-                ],
-            ),
-        ],
-        "efficiency_metrics": [
-            _chart("step-time", [_curve(metrics, text("curve.step-time"), *readings.STEP_TIME)]),
-            _chart("throughput", [_curve(metrics, text("curve.throughput"), "perf/throughput")]),
-            _chart(
-                "mfu",
-                [
-                    _curve(metrics, text("curve.actor"), "perf/mfu/actor"),
-                    _curve(metrics, text("curve.critic"), "perf/mfu/critic"),
-                ],
-            ),
-            _chart("memory", [c for c in memory if c is not None and any(c.points.values)]),
-        ],
-    }
-    return {group: tuple(c for c in found if c is not None) for group, found in groups.items()}
-
-
-def _factor(name: str, facts: RunFacts) -> int:
-    scale = readings.rescaling(name, facts)
-    return scale.factor if scale is not None and scale.factor is not None else 1
-
-
-def _times(factor: int) -> Text | None:
-    return text("chart.rescaled", factor=str(factor)) if factor != 1 else None
-
-
 def _reward(facts: RunFacts, metrics: Metrics, changes: list[readings.Change]) -> Section:
     blocks: list[Block] = []
     if facts.evaluation:
-        blocks += _evaluation(facts.evaluation)
+        blocks += evaluation.blocks(facts.evaluation)
     rows: list[tuple[Inline | Cell, ...]] = []
     for change in changes:
         test = "–"
@@ -495,8 +351,8 @@ def _reward(facts: RunFacts, metrics: Metrics, changes: list[readings.Change]) -
         rows.append(
             (
                 change.name,
-                _with_error(change.first, change.first_error) + f" ({change.first_step})",
-                _with_error(change.last, change.last_error) + f" ({change.last_step})",
+                with_error(change.first, change.first_error) + f" ({change.first_step})",
+                with_error(change.last, change.last_error) + f" ({change.last_step})",
                 signed(change.gain),
                 "?" if change.n is None else f"{change.n:,}",
                 test,
@@ -508,14 +364,14 @@ def _reward(facts: RunFacts, metrics: Metrics, changes: list[readings.Change]) -
         )
         blocks.append(Table(text("reward.validation"), columns, tuple(rows), numeric=(1, 2, 3, 4, 5)))
         if any(change.graded and change.n for change in changes):
-            blocks.append(_plain("reward.graded", "info"))
+            blocks.append(plain("reward.graded", "info"))
         if any(change.n is None for change in changes):
-            blocks.append(_plain("reward.n-unknown", "warn"))
+            blocks.append(plain("reward.n-unknown", "warn"))
         small = [change for change in changes if change.n is not None and change.n < 200]
         for change in small[:1]:
             least = _least_detectable(change.n or 1)
-            blocks.append(_plain("reward.small", "warn", n=str(change.n), least=number(least, 2)))
-    blocks += charts(facts, metrics)["reward_metrics"]
+            blocks.append(plain("reward.small", "warn", n=str(change.n), least=number(least, 2)))
+    blocks += figures.charts(facts, metrics)["reward_metrics"]
     rows = []
     for label, names in (
         ("trend.score", readings.SCORE),
@@ -542,11 +398,11 @@ def _reward(facts: RunFacts, metrics: Metrics, changes: list[readings.Change]) -
             text(f"column.{c}") for c in ("metric", "slope", "standard-error", "t", "p", "p-adjusted", "steps")
         )
         blocks.append(Table(text("reward.trends"), columns, tuple(rows), numeric=(1, 2, 3, 4, 5, 6)))
-        blocks.append(_plain("reward.trend-note"))
+        blocks.append(plain("reward.trend-note"))
     if metrics.get(*readings.SCORE) is not None:
-        blocks.append(_plain("reward.score-is"))
+        blocks.append(plain("reward.score-is"))
     elif not blocks:
-        blocks.append(_plain("reward.none", "warn"))
+        blocks.append(plain("reward.none", "warn"))
     total = sum(facts.training_reasons.values())
     if total:
         columns = (text("column.reason"), text("column.answers"), text("column.share"))
@@ -577,77 +433,6 @@ def _least_detectable(n: int) -> float:
     Proportions (2003), section 4.2, without continuity correction.
     """
     return 2.80 * math.sqrt(2 * 0.3 * 0.7 / n)
-
-
-def _with_error(value: float | None, error: float | None) -> str:
-    if error is None or not math.isfinite(error):
-        return number(value)
-    return f"{number(value)} ± {number(error, 2)}"
-
-
-def _evaluation(evaluation: Mapping[str, Any]) -> Iterable[Block]:
-    rows: list[tuple[Inline | Cell, ...]] = []
-    for key in ("greedy", "sampled"):
-        part = evaluation.get(key)
-        if not isinstance(part, Mapping):
-            continue
-        base, trained = part.get("base") or {}, part.get("trained") or {}
-        gain = part.get("gain")
-        p = part.get("mcnemar_p")
-        rows.append(
-            (
-                text(f"evaluation.{key}", draws=str(part.get("draws", 1))),
-                str(trained.get("n", evaluation.get("rows", "–"))),
-                _with_error(base.get("accuracy"), base.get("standard_error")),
-                _with_error(trained.get("accuracy"), trained.get("standard_error")),
-                (signed(float(gain)) if gain is not None else "–")
-                + (f" ± {number(part['standard_error'], 2)}" if part.get("standard_error") is not None else ""),
-                p_value(float(p)) if p is not None else "–",
-            )
-        )
-    if rows:
-        columns = tuple(text(f"column.{c}") for c in ("answers-by", "prompts", "base", "trained", "gain", "mcnemar-p"))
-        yield Table(text("evaluation.table"), columns, tuple(rows), numeric=(1, 2, 3, 4, 5))
-        yield _plain("evaluation.note")
-    for group, members in (evaluation.get("groups") or {}).items():
-        listed: list[tuple[Inline | Cell, ...]] = []
-        for name, part in sorted(members.items()) if isinstance(members, Mapping) else ():
-            base, trained = part.get("base") or {}, part.get("trained") or {}
-            gain = part.get("gain")
-            if gain is None and base.get("accuracy") is not None and trained.get("accuracy") is not None:
-                gain = trained["accuracy"] - base["accuracy"]
-            listed.append(
-                (
-                    str(name),
-                    str(trained.get("n", "–")),
-                    _with_error(base.get("accuracy"), base.get("standard_error")),
-                    _with_error(trained.get("accuracy"), trained.get("standard_error")),
-                    signed(float(gain)) if gain is not None else "–",
-                )
-            )
-        if listed:
-            columns = tuple(text(f"column.{c}") for c in ("group", "prompts", "base", "trained", "gain"))
-            yield Table(text("evaluation.group", group=str(group)), columns, tuple(listed), numeric=(1, 2, 3, 4))
-    reasons = evaluation.get("reasons") or {}
-    base_reasons, trained_reasons = reasons.get("base") or {}, reasons.get("trained") or {}
-    codes = sorted({*base_reasons, *trained_reasons}, key=lambda c: -(trained_reasons.get(c) or 0))
-    if codes:
-        columns = (text("column.reason"), text("column.base"), text("column.trained"))
-        counted = tuple((code, str(base_reasons.get(code, 0)), str(trained_reasons.get(code, 0))) for code in codes)
-        yield Table(text("evaluation.reasons"), columns, counted, numeric=(1, 2))
-    changed = evaluation.get("changed") or ()
-    if changed:
-        columns = tuple(text(f"column.{c}") for c in ("question", "ground-truth", "base", "trained"))
-        examples = tuple(
-            tuple(_excerpt(example.get(key, "")) for key in ("question", "ground_truth", "base", "trained"))
-            for example in changed[:20]
-        )
-        yield Table(text("evaluation.changed"), columns, examples, folded=True)
-
-
-def _excerpt(value: object, most: int = 600) -> str:
-    shown = str(value)
-    return shown if len(shown) <= most else shown[: most // 2] + " … " + shown[-most // 2 :]
 
 
 # --- health, stability, efficiency -----------------------------------------------------------------------------
@@ -693,11 +478,11 @@ def _health(facts: RunFacts, metrics: Metrics) -> Section:
         metrics,
         (
             ("curve.entropy", readings.ENTROPY, 1),
-            ("curve.kl-loss", readings.KL_LOSS, _factor("actor/kl_loss", facts)),
+            ("curve.kl-loss", readings.KL_LOSS, figures.factor("actor/kl_loss", facts)),
             ("curve.kl-coefficient", ("actor/kl_coef", "actor/reward_kl_penalty_coeff", "critic/kl_coeff"), 1),
             ("curve.kl-reward", readings.KL_REWARD, 1),
-            ("curve.policy-loss", ("actor/pg_loss",), _factor("actor/pg_loss", facts)),
-            ("curve.value-loss", ("critic/vf_loss",), _factor("critic/vf_loss", facts)),
+            ("curve.policy-loss", ("actor/pg_loss",), figures.factor("actor/pg_loss", facts)),
+            ("curve.value-loss", ("critic/vf_loss",), figures.factor("critic/vf_loss", facts)),
             ("curve.explained", ("critic/vf_explained_var",), 1),
         ),
     )
@@ -710,12 +495,12 @@ def _health(facts: RunFacts, metrics: Metrics) -> Section:
         if scale is None:
             continue
         if scale.factor is None:
-            blocks.append(_plain(f"health.divided-{scale.why}", "warn", name=name))
+            blocks.append(plain(f"health.divided-{scale.why}", "warn", name=name))
         elif scale.factor > 1:
             finite = metrics.series[name].finite()
             top = max(finite.values, key=abs) if len(finite) else math.nan
             blocks.append(
-                _plain(
+                plain(
                     "health.rescaled",
                     "info",
                     name=name,
@@ -725,13 +510,13 @@ def _health(facts: RunFacts, metrics: Metrics) -> Section:
                 )
             )
     if {"actor/pg_loss", "actor/kl_loss"} & metrics.series.keys() and "verl" not in facts.versions:
-        blocks.append(_plain("health.version-unknown", "info"))
+        blocks.append(plain("health.version-unknown", "info"))
     if readings.is_group_of_one(facts):
-        blocks.append(_plain("health.group-of-one", "warn"))
+        blocks.append(plain("health.group-of-one", "warn"))
     if (points := metrics.get(*readings.ENTROPY)) is not None and len(f := points.finite()) > 1 and f.values[0] > 0:
         share = f.values[-1] / f.values[0]
         blocks.append(
-            _plain(
+            plain(
                 "health.entropy",
                 "warn" if share < 0.1 else "",
                 first=number(f.values[0], 3),
@@ -739,9 +524,9 @@ def _health(facts: RunFacts, metrics: Metrics) -> Section:
                 share=percent(share, 0),
             )
         )
-    blocks += charts(facts, metrics)["policy_health"]
+    blocks += figures.charts(facts, metrics)["policy_health"]
     if blocks:
-        blocks.append(_plain("health.bounds"))
+        blocks.append(plain("health.bounds"))
     return Section("health", text("health.title"), tuple(blocks))
 
 
@@ -764,20 +549,20 @@ def _stability(facts: RunFacts, metrics: Metrics) -> Section:
         blocks.append(table)
     why = readings.clipping(facts, metrics)
     if why and "actor/pg_clipfrac" in metrics.series:
-        blocks.append(_plain(f"stability.clip-{why}", "warn"))
+        blocks.append(plain(f"stability.clip-{why}", "warn"))
     for name, names in (("actor/grad_norm", ("actor/grad_norm",)), ("response_length/mean", ("response_length/mean",))):
         points = metrics.get(*names)
         if points is not None and (jump := _jump(points)) is not None:
             step, value, times = jump
             blocks.append(
-                _plain(
+                plain(
                     "stability.jump", "warn", name=name, step=str(step), value=number(value, 3), times=number(times, 2)
                 )
             )
     cut = metrics.get("response_length/clip_ratio")
     if cut is not None and len(f := cut.finite()) and f.values[-1] >= 0.1:
-        blocks.append(_plain("stability.cut", "warn", share=percent(f.values[-1])))
-    blocks += charts(facts, metrics)["stability_metrics"]
+        blocks.append(plain("stability.cut", "warn", share=percent(f.values[-1])))
+    blocks += figures.charts(facts, metrics)["stability_metrics"]
     return Section("stability", text("stability.title"), tuple(blocks))
 
 
@@ -812,7 +597,7 @@ def _efficiency(facts: RunFacts, metrics: Metrics) -> Section:
         blocks.append(Table(text("efficiency.phases"), columns, rows, numeric=(1, 2), folded=True))
         for name, value, times in spent.beside:
             blocks.append(
-                _plain(
+                plain(
                     "efficiency.beside-inside" if spent.beside_inside else "efficiency.beside",
                     what=text(f"phase.{name}"),
                     seconds=seconds(value),
@@ -823,7 +608,7 @@ def _efficiency(facts: RunFacts, metrics: Metrics) -> Section:
     if speed is not None:
         if speed.response is not None and speed.prompt is not None:
             blocks.append(
-                _plain(
+                plain(
                     "efficiency.tokens",
                     total=number(speed.total),
                     prompt=number(speed.prompt),
@@ -831,9 +616,9 @@ def _efficiency(facts: RunFacts, metrics: Metrics) -> Section:
                 )
             )
         else:
-            blocks.append(_plain("efficiency.tokens-unsplit", "info", total=number(speed.total)))
+            blocks.append(plain("efficiency.tokens-unsplit", "info", total=number(speed.total)))
         if speed.generation is not None:
-            blocks.append(_plain("efficiency.generation", rate=number(speed.generation)))
+            blocks.append(plain("efficiency.generation", rate=number(speed.generation)))
         blocks += _shorter_answers(metrics)
     table = _figures(
         metrics,
@@ -852,20 +637,20 @@ def _efficiency(facts: RunFacts, metrics: Metrics) -> Section:
     if "perf/mfu/actor" in metrics.series:
         top = readings.peak(facts)
         if top is None:
-            blocks.append(_plain("efficiency.mfu-unknown", "info"))
+            blocks.append(plain("efficiency.mfu-unknown", "info"))
         elif top[0] == "CPU":
-            blocks.append(_plain("efficiency.mfu-cpu", "info"))
+            blocks.append(plain("efficiency.mfu-cpu", "info"))
         else:
-            blocks.append(_plain("efficiency.mfu", device=top[0], peak=number(top[1] / 1e12, 4)))
+            blocks.append(plain("efficiency.mfu", device=top[0], peak=number(top[1] / 1e12, 4)))
     reserved = metrics.get("perf/max_memory_reserved_gb", "actor/perf/max_memory_reserved_gb")
     if reserved is not None and len(f := reserved.finite()):
         most = max(f.values)
         limit = facts.hardware.memory_gib if facts.hardware is not None else None
         if most == 0:
-            blocks.append(_plain("efficiency.memory-zero", "info"))
+            blocks.append(plain("efficiency.memory-zero", "info"))
         elif limit and most > limit:
-            blocks.append(_plain("efficiency.memory-artefact", "warn", most=number(most, 3), limit=number(limit, 3)))
-    blocks += charts(facts, metrics)["efficiency_metrics"]
+            blocks.append(plain("efficiency.memory-artefact", "warn", most=number(most, 3), limit=number(limit, 3)))
+    blocks += figures.charts(facts, metrics)["efficiency_metrics"]
     return Section("efficiency", text("efficiency.title"), tuple(blocks))
 
 
@@ -882,43 +667,43 @@ def _shorter_answers(metrics: Metrics) -> Iterable[Paragraph]:
     ]
     r = statistics.correlation([a for a, _ in pairs], [b for _, b in pairs])
     if math.isfinite(r) and r > 0.7:
-        yield _plain("efficiency.length", "info", r=number(r, 2))
+        yield plain("efficiency.length", "info", r=number(r, 2))
 
 
 # --- the end ---------------------------------------------------------------------------------------------------
 
 
 def _limits(facts: RunFacts, metrics: Metrics, changes: list[readings.Change]) -> Iterable[Paragraph]:
-    yield _plain("limits.one-run")
+    yield plain("limits.one-run")
     if not facts.evaluation:
-        yield _plain("limits.no-evaluation")
+        yield plain("limits.no-evaluation")
     elif not facts.evaluation.get("sampled"):
-        yield _plain("limits.greedy-only")
+        yield plain("limits.greedy-only")
     for change in changes:
         if change.n is None:
-            yield _plain("limits.validation-unknown")
+            yield plain("limits.validation-unknown")
             break
         if change.test is None or change.test.two_sided >= statistics.SIGNIFICANT:
-            yield _plain("limits.validation", n=number(float(change.n)), error=number(change.last_error, 2))
+            yield plain("limits.validation", n=number(float(change.n)), error=number(change.last_error, 2))
             break
     settings = facts.verl_overrides
     limit = settings.get("data.val_max_samples")
     if isinstance(limit, int) and limit > 0 and settings.get("data.seed") is None:
-        yield _plain("limits.redrawn")
+        yield plain("limits.redrawn")
     if metrics.get(*readings.SCORE) is not None:
-        yield _plain("limits.score")
+        yield plain("limits.score")
     if readings.clipping(facts, metrics):
-        yield _plain("limits.clip")
+        yield plain("limits.clip")
     if facts.platform == "cpu":
-        yield _plain("limits.cpu")
+        yield plain("limits.cpu")
     elif "perf/time_per_step" in metrics.series:
-        yield _plain("limits.times")
-    yield _plain("limits.one-task")
+        yield plain("limits.times")
+    yield plain("limits.one-task")
 
 
 def _table(summary: tuple[Summary, ...]) -> Section:
     if not summary:
-        return Section("metrics", text("metrics.title"), (_plain("metrics.none", "warn"),))
+        return Section("metrics", text("metrics.title"), (plain("metrics.none", "warn"),))
     rows = tuple(
         (
             row.metric,
@@ -937,7 +722,7 @@ def _table(summary: tuple[Summary, ...]) -> Section:
     )
     caption = text("metrics.caption", n=str(len(rows)))
     table = Table(caption, columns, rows, numeric=(1, 2, 3, 4, 5, 6, 7), folded=True)
-    return Section("metrics", text("metrics.title"), (_plain("metrics.as-logged"), table))
+    return Section("metrics", text("metrics.title"), (plain("metrics.as-logged"), table))
 
 
 def _reproduce(facts: RunFacts, metrics: Metrics) -> Section:
@@ -945,14 +730,14 @@ def _reproduce(facts: RunFacts, metrics: Metrics) -> Section:
     if facts.command:
         blocks.append(Code(text("reproduce.command"), facts.command))
     if facts.commit:
-        blocks.append(_plain("reproduce.commit", commit=facts.commit))
+        blocks.append(plain("reproduce.commit", commit=facts.commit))
     if facts.files:
         rows = tuple((file.path, "–" if file.size is None else f"{file.size:,}", file.sha256) for file in facts.files)
         columns = (text("column.file"), text("column.bytes"), text("column.sha256"))
         blocks.append(Table(text("reproduce.files"), columns, rows, numeric=(1,), folded=len(rows) > 12))
     if metrics.files:
         names = ", ".join(file.name for file in metrics.files)
-        blocks.append(_plain("reproduce.read-from", files=names))
+        blocks.append(plain("reproduce.read-from", files=names))
     if not facts.command:
-        blocks.append(_plain("reproduce.unknown", "info"))
+        blocks.append(plain("reproduce.unknown", "info"))
     return Section("reproduce", text("reproduce.title"), tuple(blocks))

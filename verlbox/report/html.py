@@ -13,7 +13,7 @@ from verlbox import __version__
 from verlbox.metrics.charts import thin, ticks
 from verlbox.metrics.read import Series
 from verlbox.report import language
-from verlbox.report.build import CHART_GROUPS
+from verlbox.report.figures import CHART_GROUPS
 from verlbox.report.language import Language, Say
 from verlbox.report.model import (
     Bars,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from verlbox import __version__
 from verlbox.findings import Finding
 from verlbox.report import language
-from verlbox.report.build import CHART_GROUPS
+from verlbox.report.figures import CHART_GROUPS
 from verlbox.report.language import Language, Say
 from verlbox.report.model import (
     Bars,

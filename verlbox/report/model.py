@@ -36,6 +36,10 @@ class Paragraph:
     tone: Tone = ""
 
 
+def plain(key: str, tone: Tone = "", **values: Inline) -> Paragraph:
+    return Paragraph(text(key, **values), tone)
+
+
 @dataclass(frozen=True)
 class Cell:
     content: Inline
@@ -209,3 +213,10 @@ def p_equals(p: float | None) -> str:
         return "p = –"
     shown = p_value(p)
     return f"p {shown}" if shown.startswith("<") else f"p = {shown}"
+
+
+def with_error(value: float | None, error: float | None) -> str:
+    """A value and its standard error, where there is one."""
+    if error is None or not math.isfinite(error):
+        return number(value)
+    return f"{number(value)} ± {number(error, 2)}"
