@@ -52,9 +52,10 @@ def run(loaded: Loaded, run: Run, options: Options, console: Console) -> int:
     Raises FindingsError when the run must not start (nothing is created then), and Interrupted after an orderly stop.
     """
     problems = [*preflight.check(loaded, make_plan(loaded, run)), *_gap(run, options)]
+    problems = [finding for finding in problems if finding.severity != "note"]  # `plan` shows those too
     if findings.has_errors(problems):
         raise FindingsError(problems, EXIT_USAGE)
-    findings.show(finding for finding in problems if finding.severity != "note")
+    findings.show(problems)
     with process.interruptible(), run.locked():
         _refuse_drift(loaded, run, options)
         leftovers = process.end_tagged(run.tag)

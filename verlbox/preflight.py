@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -70,7 +71,8 @@ def check(loaded: Loaded, plan: Plan) -> list[Finding]:
     """All findings about a plan on this machine."""
     stack = STACKS[loaded.recipe.stack]
     where = loaded.places.get("stack", str(loaded.path))
-    problems = [*plan.findings, *_criteria(loaded), *PLATFORMS[stack.name].problems()]
+    absent = [replace(finding, where=where) for finding in PLATFORMS[stack.name].problems(loaded.recipe.train.devices)]
+    problems = [*plan.findings, *_criteria(loaded), *absent]
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         problems.append(

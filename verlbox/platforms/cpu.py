@@ -16,7 +16,7 @@ ROLLOUT = "Hugging Face generate in place of vLLM"
 ROOT = Path(__file__).parents[2]
 
 
-def problems() -> list[Finding]:
+def problems(needed: int = 1) -> list[Finding]:
     """What keeps this machine from being such a platform: nothing, every machine has a CPU."""
     return []
 
