@@ -1,7 +1,8 @@
 """Time and memory of `diagnose` on a large log.
 
 Writes a log of the wanted size from a real one (repeated with changing numbers, so that no line is a copy) with one
-device out-of-memory near its end, diagnoses it in a fresh process, and prints seconds, peak memory and the finding.
+device out-of-memory near its end, diagnoses it in a fresh process, and prints wall and processor seconds, peak memory
+and the finding.
 
     python benchmarks/diagnose_large_log.py LOG [--gib 1.0] [--keep PATH]
 """
@@ -52,6 +53,7 @@ def diagnose(path: Path) -> None:
     with path.open("rb") as stream:
         diagnosis = diagnose_stream(stream)
     seconds = time.perf_counter() - started
+    processor = time.process_time()  # what it would take on an idle core
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     top = diagnosis.findings[0] if diagnosis.findings else None
     print(
@@ -60,6 +62,7 @@ def diagnose(path: Path) -> None:
                 "gib": round(path.stat().st_size / 2**30, 3),
                 "lines": diagnosis.lines,
                 "seconds": round(seconds, 1),
+                "cpu_seconds": round(processor, 1),
                 "peak_rss_mib": round(peak),
                 "finding": top and top.code,
                 "where": top and top.where,

@@ -81,3 +81,27 @@ def test_line_numbers_hold_over_many_blocks() -> None:
         rows[i] += " Error"
     found = [n for n, raw in lines_with(io.BytesIO("\n".join(rows).encode()), Vocabulary({"Error"})) if b"Error" in raw]
     assert found == [1, 7_778, 19_991]
+
+
+def test_lines_that_differ_in_digits_only_are_not_given_for_ever_but_metrics_are() -> None:
+    rows = [f"request {i} had an Error" for i in range(3000)] + [f"step:{i} - a:1" for i in range(3000)]
+    rows += ["another Error"]
+    found = [raw for _, raw in lines_with(io.BytesIO("\n".join(rows).encode()), Vocabulary({"Error", "step:"}))]
+    assert sum(raw.startswith(b"request") for raw in found) == 1000
+    assert sum(raw.startswith(b"step:") for raw in found) == 3000
+    assert found.count(b"another Error") == 1
+
+
+def test_the_turns_of_a_progress_bar_without_line_ends_are_given_apart() -> None:
+    raw = b"".join(b"\r%d%% done" % i for i in range(30_000)) + b"\rbad Error here\r100% done\nlast Error\n"
+    *lines, (count, _) = lines_with(io.BytesIO(raw), Vocabulary({"Error"}))
+    assert [pair for pair in lines if b"Error" in pair[1]] == [(1, b"bad Error here"), (2, b"last Error")]
+    assert count == 2
+
+
+def test_what_is_remembered_of_a_log_is_bounded() -> None:
+    vocabulary = Vocabulary({"Error"})
+    for i in range(300):
+        letters = "".join(chr(97 + int(d)) for d in str(i))
+        assert vocabulary.present((letters * 5000 + "Error").encode()) == {b"Error"}
+    assert vocabulary._known == {}

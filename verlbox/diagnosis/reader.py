@@ -13,7 +13,10 @@ from typing import Any, BinaryIO
 
 MAX_LINE = 1 << 18  # characters of a line that are looked at; metric lines of verl are below 10 KB
 _CHUNK = 128 << 10
-_REMEMBERED = 200_000  # words of the log, about 20 MB
+_REMEMBERED = 100_000  # words (and lines) of the log that are remembered
+_LONGEST = 200  # bytes of a word that is remembered: 100,000 of them take 30 MB at most
+_ALIKE = 1000
+_DIGITS = b"0123456789."
 _TAIL = 8  # last lines of a file, given whatever they hold
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
@@ -73,19 +76,30 @@ class Vocabulary:
     """
 
     def __init__(self, words: Iterable[str]) -> None:
-        self._finder = re.compile(_trie(words).encode())
+        self._search = re.compile(_trie(words).encode()).search
         self._known: dict[bytes, tuple[bytes, ...]] = {}
 
     def present(self, text: bytes) -> set[bytes]:
+        """The words in `text`; of words that begin alike, the shortest (see `found_as`)."""
         found: set[bytes] = set()
-        for token in set(text.translate(None, b"0123456789.").split()):
+        for token in set(text.translate(None, _DIGITS).split()):
             words = self._known.get(token)
             if words is None:
+                words = self._in(token)
                 if len(self._known) >= _REMEMBERED:
                     self._known.clear()
-                words = self._known[token] = tuple(self._finder.findall(token))
+                if len(token) <= _LONGEST:
+                    self._known[token] = words
             found.update(words)
         return found
+
+    def _in(self, token: bytes) -> tuple[bytes, ...]:
+        found = []
+        match = self._search(token)
+        while match is not None:
+            found.append(match[0])
+            match = self._search(token, match.start() + 1)
+        return tuple(found)
 
 
 def found_as(word: str, words: Container[str]) -> str:
@@ -96,30 +110,36 @@ def found_as(word: str, words: Container[str]) -> str:
 def lines_with(stream: BinaryIO, vocabulary: Vocabulary) -> Iterator[tuple[int, bytes]]:
     """Number and bytes of each line with a word of `vocabulary`, and of the last lines.
 
-    At the end (number of lines, b""). Memory is bounded by a few chunks of the file. A line longer than a chunk is
-    given in pieces under one number.
+    At the end (number of lines, b""). The turns of a progress bar are given apart, under one number, and so are the
+    pieces of a line longer than a chunk. Lines that differ in digits only are given a thousand times at most, those of
+    metrics and of complete progress always. Memory is bounded by a few chunks of the file.
     """
     number = 1  # of the line that the block starts with
+    shapes: dict[int, int] = {}  # hash of a line without digits -> how often it was seen
     for block, last in _blocks(stream):
-        starts = _line_starts(block, vocabulary.present(block))
+        turns = block.replace(b"\r", b"\n")
+        starts = _line_starts(turns, vocabulary.present(block))
         if last:
-            starts |= _last_starts(block)
+            starts |= _last_starts(turns)
         at = 0
         for start in sorted(starts):
             number += block.count(b"\n", at, start)
             at = start
-            stop = block.find(b"\n", start)
-            yield number, block[start : stop if stop >= 0 else len(block)]
+            stop = turns.find(b"\n", start)
+            line = turns[start : stop if stop >= 0 else len(turns)]
+            shape = hash(line.translate(None, _DIGITS))
+            seen = shapes[shape] = shapes.get(shape, 0) + 1
+            if seen <= _ALIKE or b"step:" in line or b"100%" in line:
+                yield number, line
+        if len(shapes) > _REMEMBERED:
+            shapes.clear()
         number += block.count(b"\n", at)
         if last:
             yield number - (not block or block.endswith(b"\n")), b""
 
 
 def _trie(words: Iterable[str]) -> str:
-    """A regular expression for any of `words`, factored by common beginnings: alternatives cost only where they differ.
-
-    Finds overlapping words too (it matches empty strings with the word in a group ahead), the shortest at each place.
-    """
+    """A regular expression for any of `words`, factored by their beginnings: only where they differ are they tried."""
     root: dict[str, Any] = {}
     for word in words:
         node = root
@@ -133,15 +153,15 @@ def _trie(words: Iterable[str]) -> str:
         branches = [re.escape(char) + expression(child) for char, child in node.items()]
         return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
 
-    return f"(?=({expression(root)}))" if root else "(?!)"
+    return expression(root) if root else "(?!)"
 
 
 def _blocks(stream: BinaryIO) -> Iterator[tuple[bytes, bool]]:
-    """The stream in blocks that end at a line end (or are a chunk without any), and whether the block is the last."""
+    """The stream in blocks that end at a line's or turn's end (or are a chunk without any); whether it is the last."""
     held = carry = b""
     while read := stream.read(_CHUNK):
         data = carry + read
-        end = data.rfind(b"\n") + 1
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if end == 0 and len(data) < 2 * _CHUNK:
             carry = data
             continue
