@@ -46,7 +46,7 @@ lint: $(VENV)/.dev
 
 # The verl of the CUDA stack, without a GPU, in an environment of its own.
 smoke-091: $(VENV_091)/.cpu-091
-	$(VENV_091)/bin/python entrypoint.py run smoke stack=cpu-091 train.steps=4 --name $@
+	$(VENV_091)/bin/python entrypoint.py run smoke stack=cpu-091 train.steps=8 --name $@
 
 $(VENV_091)/.cpu-091: requirements-cpu-091.txt
 	$(call environment,$(VENV_091))

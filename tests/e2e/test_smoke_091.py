@@ -1,0 +1,97 @@
+"""The smoke recipe with verl 0.9.1, the CUDA stack's, in the environment that `make smoke-091` makes.
+
+The run is that of `make smoke-091`: where it was made before and nothing has changed, its stages are done already and
+only what it left is looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from verlbox.metrics.read import read
+from verlbox.rewards import reasons
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+
+ROOT = Path(__file__).parents[2]
+PYTHON = ROOT / ".venv-091" / "bin" / "python"
+RUN = ROOT / "runs" / "smoke-091"
+COMMAND = ["entrypoint.py", "run", "smoke", "stack=cpu-091", "train.steps=8", "--name", "smoke-091"]
+STEPS, PROMPTS, GROUP, HELD_OUT = 8, 32, 8, 300
+
+if not PYTHON.exists():
+    pytest.skip("there is no .venv-091 with verl 0.9.1 (make smoke-091 makes it)", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def run() -> Path:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("VERLBOX_")}
+    done = subprocess.run(
+        [str(PYTHON), *COMMAND], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return RUN
+
+
+def test_the_command_is_that_of_the_makefile() -> None:
+    assert " ".join(COMMAND).replace("smoke-091", "$@") in (ROOT / "Makefile").read_text()
+
+
+def test_the_reward_function_is_really_called_for_every_response(run: Path) -> None:
+    tally: Counter[str] = reasons.read_tally(run / "logs" / "reward_reasons.jsonl")
+    validations = 2 * HELD_OUT  # before training and at the last step
+    assert sum(tally.values()) == STEPS * PROMPTS * GROUP + validations
+    assert tally["ok"] > 0 and tally["wrong"] > 0
+    assert tally["timeout"] + tally["crash"] == 0
+
+
+def test_its_reason_codes_are_in_verls_metrics(run: Path) -> None:
+    series = read(run).series
+    shares = {code: series[f"val-aux/verlbox/arithmetic/reason_{code}/mean@1"].values[-1] for code in reasons.REASONS}
+    assert shares["ok"] == series["val-core/verlbox/arithmetic/acc/mean@1"].values[-1]
+    assert sum(shares.values()) == pytest.approx(1.0)
+
+
+def test_rollout_and_trainer_agree_on_the_probabilities(run: Path) -> None:
+    """They are two copies of the weights in two processes: a difference would be a wrong copy or another precision."""
+    points = read(run).series["training/rollout_probs_diff_max"]
+    assert len(points) == STEPS
+    assert points.values[0] < 1e-4  # the weights that both started from
+    assert max(points.values) < 0.05  # then the rollout's are rounded to bfloat16 on their way
+
+
+def test_it_learns_and_every_stage_is_done(run: Path) -> None:
+    markers = {path.stem: json.loads(path.read_text()) for path in (run / "stages").glob("*.json")}
+    assert {marker["state"] for marker in markers.values()} == {"done"}
+    assert markers["train"]["versions"]["verl"] == "0.9.1"
+    assert markers["merge"]["details"]["tensors_equal"] > 0
+    summary = markers["evaluate"]["details"]["summary"]
+    assert summary["greedy"]["gain"] >= 0.15
+    assert (run / "report" / "report.md").stat().st_size > 1000
+
+
+def test_the_rollout_engine_by_itself() -> None:
+    environment = {
+        **os.environ,
+        "VERL_USE_EXTERNAL_MODULES": "verlbox.platforms.cpu_engine_091",
+        "VERL_ENGINE_DEVICE": "cuda",
+        "VERLBOX_SEED": "1",
+        "PYTHONPATH": str(ROOT),
+        "HF_HUB_OFFLINE": "1",
+    }
+    done = subprocess.run(
+        [str(PYTHON), "-m", "tests.platforms.engine_091"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "checks passed" in done.stdout
