@@ -60,6 +60,18 @@ def test_workers_that_die_after_the_work_is_done_are_no_failure() -> None:
     noise = [DIED, "Fatal Python error: Segmentation fault", "*** SIGTERM received at time=1766800000 on cpu 12 ***"]
     diagnosis = diagnose([STEP.format(28), FINAL, *noise])
     assert (diagnosis.outcome, diagnosis.findings, diagnosis.unknown) == ("finished", (), False)
+    watcher = Watcher()
+    assert [f for line in [STEP.format(28), FINAL, *noise] for f in watcher.feed(line)] == []
+
+
+def test_a_second_run_in_the_same_log_is_not_excused_by_the_end_of_the_first() -> None:
+    lines = [
+        STEP.format(28),
+        FINAL,
+        "(TaskRunner pid=9) Training from scratch",
+        "Fatal Python error: Segmentation fault",
+    ]
+    assert codes(lines) == ["log-segmentation-fault"]
 
 
 def test_a_cause_after_the_work_is_done_still_counts() -> None:

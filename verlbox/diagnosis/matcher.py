@@ -28,10 +28,10 @@ _WORTH = 8
 _FINISHED = re.compile(r"Final validation metrics|Training Progress: 100%\|")
 # What `_piece` looks at besides the catalogue: progress, ends, exceptions, and what tells the platform.
 _WORDS_OF_A_RUN = (
-    *("step:", "Final", "Progress:", "scratch", "Traceback", "Error", "Exception", "Fatal", "Killed"),
+    *("step:", "Final", "Progress:", "scratch", "Resuming", "Traceback", "Error", "Exception", "Fatal", "Killed"),
     *("torch_npu", "ascend", "device=npu", "platform", "NCCL"),
 )
-_RESTARTED = "Training from scratch"
+_RESTARTED = re.compile(r"Training from scratch|Resuming from ")
 _EXCEPTION = re.compile(
     r"^\s*(?:(?:ERROR|CRITICAL|FATAL)\b[^\]]{0,60}\]\s*|\[E\S* \S+ \S+\]\s*)?"
     r"(?:(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failure|Killed|Exceeded|Timeout|NotFound)(?::|$|\()"
@@ -198,7 +198,7 @@ class Watcher:
             self._finished_at = line.number
             self._failing = False
             self._worth.clear()
-        elif _RESTARTED in text:
+        elif _RESTARTED.search(text):
             self._finished_at = 0
         elif _EXCEPTION.search(text):
             self._note(line)
@@ -260,7 +260,10 @@ class Watcher:
             return []
         self._pending.pop(entry.id, None)
         self._hits[entry.id] = hit
-        if entry.severity == "benign" or entry.role == "wrapper" or not self._possible(entry) or self._outdone(entry):
+        told = (
+            entry.severity != "benign" and entry.role != "wrapper" and (entry.role == "cause" or not self._finished_at)
+        )
+        if not told or not self._possible(entry) or self._outdone(entry):
             return []
         return [_finding(_cause(hit))]
 
