@@ -38,7 +38,11 @@ SMALL_SHM = 2**30
 
 
 def needed(subject: Subject) -> int:
-    """Bytes that a run of the recipe writes, from the model's size in its name; a fixed sum where it has none."""
+    """Bytes that a run of the recipe writes at least, from the model's size in its name; a fixed sum where it has none.
+
+    The last step is always saved. Older checkpoints count only where the recipe says how many are kept: the plan's
+    lints know the steps and judge the rest.
+    """
     least = LEAST_SPACE[subject.platform]
     if subject.recipe is None:
         return least
@@ -48,7 +52,7 @@ def needed(subject: Subject) -> int:
     parameters = float(size[1]) * (1e9 if size[2] in "Bb" else 1e6)
     settings = {key: value for group in subject.recipe.train.verl.values() for key, value in group.items()}
     kept = settings.get("trainer.max_actor_ckpt_to_keep")
-    checkpoints = (kept if isinstance(kept, int) else 2) + 1  # the new one is written before the oldest goes
+    checkpoints = kept + 1 if isinstance(kept, int) else 1  # the new one is written before the oldest goes
     if settings.get("algorithm.adv_estimator", "gae") == "gae":
         checkpoints *= 2  # the critic's
     return max(least, int(parameters * (2 * WEIGHTS + CHECKPOINT * checkpoints)))

@@ -1,0 +1,1 @@
+# sets ASCEND_HOME_PATH and others

@@ -1,0 +1,1 @@
+# sets ATB_HOME_PATH and others
