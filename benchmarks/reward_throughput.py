@@ -130,9 +130,7 @@ def main() -> None:
         start = time.perf_counter()
         equivalence.judge([("72", answer)], workers=arguments.workers)
         slowest = max(slowest, time.perf_counter() - start)
-    print(
-        f"hostile   slowest of {len(HOSTILE)}: {slowest:.3f} s by the clock, limit {pool.TIMEOUT:.1f} s of processor time"
-    )
+    print(f"hostile   slowest of {len(HOSTILE)}: {slowest:.3f} s, limit {pool.TIMEOUT:.1f} s of processor time")
 
 
 if __name__ == "__main__":
