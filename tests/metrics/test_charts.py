@@ -45,3 +45,8 @@ def test_a_png_is_drawn_for_nothing_and_for_one_point(tmp_path: Path, panels: tu
     width, height = struct.unpack(">II", head[16:24])
     assert width > 400
     assert height > 300
+
+
+def test_a_constant_gets_ticks_around_it() -> None:
+    assert ticks(0.0, 0.0) == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert min(ticks(5.0, 5.0)) < 5.0 < max(ticks(5.0, 5.0))

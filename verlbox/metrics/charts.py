@@ -64,9 +64,10 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     if not (math.isfinite(low) and math.isfinite(high)):
         return []
     size = max(abs(low), abs(high))
-    if high - low <= 1e-9 * size or size == 0:
-        pad = size * 0.1 or 1.0
-        low, high = low - pad, high + pad
+    if size == 0:
+        high = 1.0
+    elif high - low <= 1e-9 * size:
+        low, high = low - 0.1 * size, high + 0.1 * size
     raw = (high - low) / max(1, count - 1)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next((m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999), 10 * power)

@@ -666,7 +666,7 @@ def _shorter_answers(metrics: Metrics) -> Iterable[Paragraph]:
         if s in lengths and is_number(v) and is_number(lengths[s])
     ]
     r = statistics.correlation([a for a, _ in pairs], [b for _, b in pairs])
-    if math.isfinite(r) and r > 0.7:
+    if len(pairs) >= 10 and math.isfinite(r) and r > 0.7:
         yield plain("efficiency.length", "info", r=number(r, 2))
 
 
