@@ -118,3 +118,33 @@ def test_the_child_is_told_when_its_parent_is_killed(tmp_path: Path) -> None:
             break
     assert len(process.tagged(str(tmp_path))) <= 1
     process.end_tagged(str(tmp_path))
+
+
+SWALLOWED = """
+import os, signal, sys
+from pathlib import Path
+from verlbox import process
+folder = Path(sys.argv[1])
+
+class Finaliser:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)  # Python ignores what the handler raises in here
+
+with process.interruptible():
+    try:
+        item = Finaliser()
+        del item
+        command = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(60)"]
+        process.run(command, log=folder / "log", tag=str(folder), environment=dict(os.environ), cwd=folder)
+    except process.Interrupted as stop:
+        sys.exit(128 + stop.signum)
+"""
+
+
+def test_a_signal_whose_exception_python_swallowed_still_ends_the_work(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SWALLOWED, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50, check=False)
+    assert "Exception ignored" in done.stderr, "the case is not the one that is meant"
+    assert done.returncode == 143
+    assert process.tagged(str(tmp_path)) == []

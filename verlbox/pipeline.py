@@ -177,6 +177,7 @@ def _run_stages(loaded: Loaded, run: Run, options: Options, console: Console) ->
     attempts: list[dict[str, Any]] | None = None
     for position, stage in enumerate(STAGES[: last + 1]):
         name = NAMES[position]
+        process.raise_if_interrupted()
         made = _plan(loaded, run, details)
         marker = run.marker(name)
         inputs = {**stage.inputs(loaded.recipe, run), **upstream}

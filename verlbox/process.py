@@ -32,21 +32,37 @@ class Interrupted(BaseException):
         super().__init__(f"signal {signum}")
 
 
+_received: list[int] = []  # the signal that ended the work, for where its exception was swallowed
+
+
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Turns the first SIGINT or SIGTERM into Interrupted within the block; later ones are ignored while it unwinds."""
+    """Turns the first SIGINT or SIGTERM into Interrupted within the block; later ones are ignored while it unwinds.
+
+    Python drops an exception that a handler raises inside a finaliser or a fork callback, so the signal is also kept:
+    `raise_if_interrupted` raises it where the work goes on.
+    """
 
     def handler(signum: int, _: FrameType | None) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
+        _received.append(signum)
         raise Interrupted(signum)
 
+    _received.clear()
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
         for number, previous in before.items():
             signal.signal(number, previous)
+        _received.clear()
+
+
+def raise_if_interrupted() -> None:
+    """Raises Interrupted when a signal was received within `interruptible`."""
+    if _received:
+        raise Interrupted(_received[0])
 
 
 def _end_with_parent(parent: int) -> Callable[[], None]:
@@ -167,6 +183,8 @@ def _follow(
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
         while until is None or time.monotonic() < until:
+            if until is None:
+                raise_if_interrupted()
             silent = not selector.select(timeout=0.5)
             if child.poll() is not None:
                 gone = gone or time.monotonic()
