@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,27 @@ from verlbox.stacks import STACKS
 TREES = Path(__file__).with_name("trees")
 NOW = 1_796_000_000.0  # 2026-11-30
 USER = 54_321  # owns none of the files: the group decides
+
+
+_shared = tempfile.TemporaryDirectory(prefix="verlbox-recorded-")
+
+
+def describe(site: Path, name: str, version: str, *requires: str) -> None:
+    """Writes a package's metadata into a folder of installed packages."""
+    folder = site / f"{name}-{version}.dist-info"
+    folder.mkdir(parents=True)
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    lines += [f"Requires-Dist: {line}" for line in requires]
+    (folder / "METADATA").write_text("\n".join(lines) + "\n\nRequires-Dist: not a header\n")
+
+
+@cache
+def pinned_set(stack: str, architecture: str) -> Path:
+    """A folder with the metadata of all that a stack pins; shared by all tests, which do not change it."""
+    folder = Path(_shared.name, f"{stack}-{architecture}")
+    for name, version in pins.pinned(STACKS[stack], architecture).items():
+        describe(folder, name, version)
+    return folder
 
 
 class Recorded:
@@ -48,28 +71,25 @@ class Recorded:
         self.devices = 1
         self.recipe: Recipe | None = None
         self.asked: list[str] = []
-        self.site = folder / "site-packages"
-        self.site.mkdir()
-        if data.get("installed", True):
-            for name, version in pins.pinned(self.stack, self.architecture).items():
-                self.install(name, version)
-            (self.site / "vllm").mkdir()
-            if self.stack.platform == "cuda":
-                (self.site / "vllm" / "_C.abi3.so").touch()
+        self.site = folder / "site-packages"  # comes before the folder of the pinned set
+        (self.site / "vllm").mkdir(parents=True)
+        if self.stack.platform == "cuda":
+            (self.site / "vllm" / "_C.abi3.so").touch()
+        self.pinned = pinned_set(self.stack.name, self.architecture) if data.get("installed", True) else None
+        self.folder = folder
 
     def install(self, name: str, version: str, *requires: str) -> None:
-        """Puts the metadata of a package into site-packages, in place of what is there of that name."""
-        for old in self.site.glob(f"{name.replace('-', '_')}-*.dist-info"):
-            shutil.rmtree(old)
-        folder = self.site / f"{name.replace('-', '_')}-{version}.dist-info"
-        folder.mkdir()
-        lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
-        lines += [f"Requires-Dist: {line}" for line in requires]
-        (folder / "METADATA").write_text("\n".join(lines) + "\n\nRequires-Dist: not a header\n")
+        """Puts the metadata of a package into site-packages, in place of the pinned one of that name."""
+        describe(self.site, name, version, *requires)
 
     def uninstall(self, name: str) -> None:
-        for old in self.site.glob(f"{name.replace('-', '_')}-*.dist-info"):
-            shutil.rmtree(old)
+        """Takes a pinned package away."""
+        assert self.pinned
+        rest = Path(tempfile.mkdtemp(dir=self.folder))
+        for folder in self.pinned.iterdir():
+            if not folder.name.startswith(f"{name}-"):
+                (rest / folder.name).symlink_to(folder)
+        self.pinned = rest
 
     def write(self, place: str, text: str) -> None:
         path = self.root / place.lstrip("/")
@@ -132,7 +152,7 @@ class Recorded:
             groups=self.groups,
             now=self.now,
             root=self.root,
-            sites=(str(self.site),),
+            sites=tuple(str(place) for place in (self.site, self.pinned) if place),
             markers={"python_version": f"{major}.{minor}", "python_full_version": self.python},
             program=self._program,
             space=self._space,

@@ -68,10 +68,6 @@ REMEDIES: tuple[tuple[str, str], ...] = (
 )
 
 
-def _lock(subject: Subject) -> dict[str, str]:
-    return pins.pinned(subject.stack, subject.machine.architecture)
-
-
 def _install(subject: Subject) -> str:
     """The command that installs a stack as it is pinned."""
     if subject.platform == "cpu":
@@ -92,7 +88,7 @@ def packages(subject: Subject) -> Checked:
             fix=_install(subject),
         )
         return Checked(f"{len(missing)} of {len(ENGINES[subject.platform])} main packages are missing", [problem])
-    lock = _lock(subject)
+    lock = subject.lock
     also = {entry.when for entry in pins.load()[stack.name].conflicts if entry.when}
     off = {
         name: there[name].version
@@ -140,7 +136,7 @@ def conflicts(subject: Subject) -> Checked:
     markers = {"platform_machine": machine, **subject.machine.markers}
     found = pins.conflicts(subject.packages, markers)
     verdict = pins.judge(found, pins.load()[subject.stack.name], subject.packages, machine)
-    lock = _lock(subject)
+    lock = subject.lock
     fact = f"{len(verdict.accepted)} accepted conflicts, {len(verdict.unexpected)} unexpected"
     problems = [
         # A package that the stack does not know is the user's own: worth a word, no reason to stop.
@@ -266,7 +262,7 @@ def imports(subject: Subject) -> Checked:
 
 def _import_finding(subject: Subject, module: str, causes: list[str]) -> Finding:
     first = causes[-1].strip().splitlines()[0]
-    lock = _lock(subject)
+    lock = subject.lock
     remedy = next((fix for pattern, fix in REMEDIES if re.search(pattern, " ".join(causes))), "")
     known = {"requirements": subject.stack.requirements, **{n: lock.get(n, "") for n in ("numpy", "pyarrow")}}
     why = f"`import {module}` fails" + (f"; the error before the last: {causes[0].splitlines()[0]}" * (len(causes) > 1))

@@ -64,6 +64,11 @@ class Subject:
         return pins.installed(self.machine.sites)
 
     @cached_property
+    def lock(self) -> Mapping[str, str]:
+        """The version that the stack pins for each package on such a machine."""
+        return pins.pinned(self.stack, self.machine.architecture)
+
+    @cached_property
     def docker(self) -> containers_state.Docker:
         return containers_state.look(self.machine)
 
