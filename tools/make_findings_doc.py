@@ -42,6 +42,7 @@ def codes() -> dict[str, tuple[str, str, str]]:
             continue
         importlib.import_module(".".join(place.with_suffix("").parts).removesuffix(".__init__"))
         files.update(dict.fromkeys(NAME.findall(text), str(place)))
+    importlib.import_module("verlbox.diagnosis.catalogue").load()
     registered = importlib.import_module("verlbox.findings").registered()
     elsewhere = "verlbox/diagnosis/entries"  # codes that are data
     return {code.name: (code.severity, code.meaning, files.get(code.name, elsewhere)) for code in registered}

@@ -146,6 +146,11 @@ class Report(Section):
     formats: list[Literal["md", "html", "json"]] = ["md", "html", "json"]
 
 
+HealthBound = Literal[
+    "patience", "nonfinite_steps", "clip_ratio", "cut_clip_ratio", "entropy", "kl", "gradient", "ungraded"
+]
+
+
 class Criterion(Section):
     """One line of acceptance: a metric, reduced over a window, against a bound."""
 
@@ -169,6 +174,9 @@ class Recipe(Section):
     train: Train
     evaluate: Evaluate = Evaluate()
     report: Report = Report()
+    health: dict[HealthBound, int | float] = Field(
+        {}, description="Bounds of the health checks while training; see docs/diagnosis.md for the defaults."
+    )
     acceptance: list[Criterion] = []
     overrides: list[str] = Field([], description="verl overrides in Hydra's syntax, last on the command line.")
 

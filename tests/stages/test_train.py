@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from verlbox import recipe
 from verlbox.console import Console
+from verlbox.diagnosis.health import Bounds
 from verlbox.plan import Plan, Rows, make
 from verlbox.run import Run
 from verlbox.stages import Context, StageError, train
@@ -75,3 +77,8 @@ def test_a_checkpoint_folder_of_the_users_own_is_followed(tmp_path: Path) -> Non
     made = plan(tmp_path, f"trainer.default_local_dir={tmp_path}/elsewhere")
     assert train.checkpoint_folder(made) == tmp_path / "elsewhere"
     assert train.checkpoint_folder(replace(made, effective={"trainer.default_local_dir": "c"})) == tmp_path / "c"
+
+
+def test_every_health_bound_of_a_recipe_is_one_of_the_health_checks() -> None:
+    bounds = {field.name for field in fields(Bounds)}
+    assert set(get_args(recipe.HealthBound)) == bounds

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -213,13 +213,15 @@ def _train(context: Context, steps: Steps, done: int, log: Path) -> list[Finding
 
 
 def _attempt(context: Context, steps: Steps, done: int, log: Path, rungs: list[dict[str, Any]]) -> Attempt:
+    from verlbox.diagnosis.health import Bounds
     from verlbox.diagnosis.matcher import Watcher
 
     plan, run = context.plan, context.run
     changed = [hydra_overrides.format_override(key, value) for rung in rungs for key, value in rung.items()]
     command = verl_command(plan.settings, [*plan.recipe.overrides, *changed])
     progress = Progress(context.console, steps.total, done)
-    watcher = Watcher(platform=STACKS[plan.recipe.stack].platform)
+    bounds = replace(Bounds(), **plan.recipe.health)  # type: ignore[arg-type]
+    watcher = Watcher(platform=STACKS[plan.recipe.stack].platform, bounds=bounds)
 
     def on_line(line: str) -> None:
         progress.feed(line)
