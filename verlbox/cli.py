@@ -19,8 +19,11 @@ STAGES = ("download", "preprocess", "train", "merge", "evaluate", "report")
 
 # Verbs with a module of their own (`add_arguments`, `run`), imported only when the verb is used.
 MODULES = {
+    "doctor": ("verlbox.doctor.command", "Check whether this machine can run a recipe."),
     "lint": ("verlbox.lint_command", "Check verl settings without a recipe."),
     "diagnose": ("verlbox.diagnosis.command", "Name the first cause of a failure in logs."),
+    "pins": ("verlbox.pins_command", "Check installed packages against a stack's pins, or lock the pins anew."),
+    "launch": ("verlbox.container.command", "Run a recipe in a container of its stack's image."),
     "grade": ("verlbox.grade", "Grade a file of answers as training does."),
     "ask": ("verlbox.ask", "Ask a run's trained model a question."),
     "report": ("verlbox.report.command", "Report on a run, a TensorBoard directory or a log."),
