@@ -484,7 +484,7 @@ def _scalar(value: Summary.Value) -> float | None:
 def _read_events(files: Sequence[Path]) -> Metrics:
     if not files:
         return Metrics({}, "tensorboard")
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    from google.protobuf.message import DecodeError
     from tensorboard.compat.proto.event_pb2 import Event
 
     table = _Table(files=list(files))
