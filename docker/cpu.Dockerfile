@@ -27,12 +27,13 @@ RUN if [ -n "$APT_MIRROR" ]; then \
     if ! getent passwd 1000; then useradd --uid 1000 --user-group --no-create-home --home-dir /home/verlbox verlbox; fi; \
     install -d -m 1777 /runs /cache /home/verlbox
 
-FROM base AS environment
+FROM ${BASE} AS environment
 ARG STACK=cpu
 ARG PIP_INDEX_URL=https://pypi.org/simple
 # The CPU build of PyTorch; where that index does not answer, PyPI's build does the same job and is 3 GB larger.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ENV PIP_CACHE_DIR=/var/cache/pip PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+SHELL ["/bin/sh", "-euc"]
 # pip stays behind in this stage.
 RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/venv
 COPY requirements-${STACK}.txt /tmp/requirements.txt

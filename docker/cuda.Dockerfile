@@ -44,8 +44,8 @@ WORKDIR /tmp/pins
 RUN --mount=type=cache,target=/var/cache/pip \
     --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=secret,id=netrc,target=/root/.netrc \
-    torch='torch|torchvision|torchaudio|torchcodec|triton|xformers|cuda-toolkit|nvidia-.*'; \
-    rest='vllm|cupy-.*|cuda-.*|flashinfer-.*|quack-kernels|tilelang|torch-c-dlpack-ext|apache-tvm-ffi|tokenspeed-triton'; \
+    torch='torch|torchvision|torchaudio|torchcodec|triton|xformers|cuda-.*|nvidia-.*'; \
+    rest='vllm|cupy-.*|flashinfer-.*|quack-kernels|tilelang|torch-c-dlpack-ext|apache-tvm-ffi|tokenspeed-triton'; \
     sh pick-pins.sh keep "$torch" "requirements-$STACK.txt" > torch.txt; \
     sh pick-pins.sh keep "$rest" "requirements-$STACK.txt" > engines.txt; \
     sh pick-pins.sh drop "$torch|$rest" "requirements-$STACK.txt" > others.txt; \

@@ -28,7 +28,7 @@ RUN if [ -n "$APT_MIRROR" ]; then \
     if ! getent passwd 1000; then useradd --uid 1000 --user-group --no-create-home --home-dir /home/verlbox verlbox; fi; \
     install -d -m 1777 /runs /cache /home/verlbox
 
-FROM base AS environment
+FROM ${BASE} AS environment
 ARG PIP_INDEX_URL=https://pypi.org/simple
 # torch-npu for x86_64 asks for torch 2.7.1+cpu, which only this index has; aarch64 takes PyPI's.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
@@ -37,6 +37,7 @@ ARG PARTIAL=""
 ENV PIP_CACHE_DIR=/var/cache/pip PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 # Without a driver torch_npu cannot be imported, and `import torch` would do that.
 ENV TORCH_DEVICE_BACKEND_AUTOLOAD=0
+SHELL ["/bin/sh", "-euc"]
 # pip stays behind in this stage.
 RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/venv
 COPY docker/pick-pins.sh requirements-npu*.txt /tmp/pins/
