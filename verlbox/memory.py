@@ -353,7 +353,7 @@ def _gathered(c: _Context, *, backward: bool) -> float:
     """GB of 16-bit weights that FSDP has gathered at a time: its root unit, and two layers (one is prefetched).
 
     In backward the unsharded gradients of a layer come on top. Source: torch.distributed.fsdp
-    (FullyShardedDataParallel, limit_all_gathers), wrap policy by transformer layer (verl 0.6.1, utils/fsdp_utils.py get_fsdp_wrap_policy).
+    (FullyShardedDataParallel, limit_all_gathers); wrapped by layer (verl 0.6.1, fsdp_utils.py get_fsdp_wrap_policy).
     """
     units = embedding_parameters(c.m) + 2 * layer_parameters(c.m)
     gradients = embedding_parameters(c.m) + layer_parameters(c.m) if backward else 0
@@ -505,7 +505,8 @@ def _phases(c: _Context) -> tuple[tuple[Phase, ...], int]:
 
     cache = engine - _engine_weights(c) - _engine_peak(c)
     kv_tokens = max(0, int(cache * GB / kv_bytes(c)))
-    full_copy = 4 * parameters(m) / GB if c.devices == 1 else 4 * m.vocabulary * m.hidden / GB
+    copies_all = c.devices == 1 and s.get(f"{ACTOR}.strategy") == "fsdp"
+    copy = 4 * (parameters(m) if copies_all else m.vocabulary * m.hidden) / GB
     phases = [
         # The engine is built last, before the first optimizer step: ray_trainer.py init_workers().
         Phase(
@@ -517,7 +518,7 @@ def _phases(c: _Context) -> tuple[tuple[Phase, ...], int]:
                 "engine": engine,
             },
         ),
-        # fsdp_workers.py rollout_mode(): on one device the whole fp32 state is copied, on several one tensor at a time.
+        # fsdp_workers.py rollout_mode(): FSDP1 on one device copies the whole fp32 state, else one tensor at a time.
         Phase(
             "weight update",
             {
@@ -525,7 +526,7 @@ def _phases(c: _Context) -> tuple[tuple[Phase, ...], int]:
                 "actor weights": weights,
                 "actor optimizer": actor_rest["actor optimizer"],
                 **critic_rest,
-                "copy of the weights": full_copy,
+                "copy of the weights": copy,
                 "engine's weights": _engine_weights(c) if sleeps else 0.0,
             },
         ),

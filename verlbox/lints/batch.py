@@ -209,9 +209,11 @@ def global_micro_batch_is_big_enough(s: Settings) -> Iterator[Finding]:
             )
     for section in (ROLLOUT, REF):
         micro = s.integer(f"{section}.log_prob_micro_batch_size")
-        if micro and world and s.known(f"{section}.log_prob_micro_batch_size") and micro < world:
+        dynamic = s.flag(f"{section}.log_prob_use_dynamic_bsz")
+        ranks = world // max(1, s.integer(_ACTOR.sequence_parallel) or 1) if world else None
+        if micro and ranks and s.known(f"{section}.log_prob_micro_batch_size") and micro < ranks and not dynamic:
             yield MICRO_TOO_SMALL.finding(
-                f"{section}.log_prob_micro_batch_size {micro} is smaller than {world} devices",
+                f"{section}.log_prob_micro_batch_size {micro} is smaller than {ranks} devices",
                 why="fsdp_workers.py divides it by the devices: a micro-batch of 0 rows cannot be split.",
                 fix=f"{section}.log_prob_micro_batch_size_per_gpu=1 instead",
             )

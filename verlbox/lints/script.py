@@ -376,6 +376,8 @@ def _take_assignments(script: _Script, words: list[_Word], *, export: bool) -> l
         if not match or not words[0].pieces or not _is_plain_name(words[0]):
             break
         name, append, value = match.groups()
+        if value.startswith("~/") and words[0].bare:  # expanded in an assignment, and there only
+            value = script.variable("HOME") + value[1:]
         if words[0].fields and not value:
             items = [item for group in words[0].fields for item in group]
             script.arrays[name] = [*script.arrays.get(name, []), *items] if append else items
