@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -58,6 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
         recipe=loaded,
         until=start + PATIENCE[stack.platform],
     )
+    if stack.platform != "cpu" and not arguments.json and subject.installed:
+        print("importing the stack's packages, which takes a minute or more ...", file=sys.stderr)
     results = checks.run(subject)
     problems = findings.by_severity(finding for _, checked in results for finding in checked.findings)
     done = repair(results, subject) if arguments.fix else []

@@ -130,7 +130,7 @@ def _same(found: str, wanted: str) -> bool:
 
 def conflicts(subject: Subject) -> Checked:
     """Requirements that what is installed does not meet, against those that the stack accepts."""
-    if any(name not in subject.packages for name in ENGINES[subject.platform]):
+    if not subject.installed:
         return Checked("the stack is not installed")
     machine = subject.machine.architecture
     markers = {"platform_machine": machine, **subject.machine.markers}
@@ -217,7 +217,7 @@ def vllm(subject: Subject) -> Checked:
 def combination(subject: Subject) -> Checked:
     """Where the installed versions stand in the compatibility matrix."""
     versions = {name: package.version for name, package in subject.packages.items()}
-    if any(name not in versions for name in ENGINES[subject.platform]):
+    if not subject.installed:
         return Checked("the stack is not installed")
     if subject.platform == "npu":
         folder = ascend.toolkit(subject.machine)
@@ -242,7 +242,7 @@ def combination(subject: Subject) -> Checked:
 def imports(subject: Subject) -> Checked:
     """Imports what the run needs, in a child process with a time limit; says the real error."""
     wanted = [module for package, module in MODULES[subject.platform] if package in subject.packages]
-    if any(name not in subject.packages for name in ENGINES[subject.platform]):
+    if not subject.installed:
         return Checked("the stack is not installed")
     seconds = max(0.5, subject.until - time.monotonic())
     probe = Path(__file__).with_name("probe.py")

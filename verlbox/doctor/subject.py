@@ -72,6 +72,11 @@ class Subject:
     def docker(self) -> containers_state.Docker:
         return containers_state.look(self.machine)
 
+    @property
+    def installed(self) -> bool:
+        """Whether all main packages of the stack are installed here."""
+        return all(name in self.packages for name in ENGINES[self.platform])
+
     @cached_property
     def from_image(self) -> bool:
         """Whether this is a Docker host that will get the stack from its image: nothing of it is installed here."""
