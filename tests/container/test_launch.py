@@ -51,7 +51,6 @@ def test_a_run_with_bundled_inputs_gets_no_network_and_no_secret(tmp_path: Path)
     text = launch.docker_command(contained)
     assert "--network=none" in text
     assert not any("HF_TOKEN" in part for part in text)
-    assert "environment" in launch.create_arguments(contained, {})
     assert TOKEN not in str(launch.create_arguments(contained, {"HF_TOKEN": TOKEN}))
 
 
@@ -61,14 +60,14 @@ def test_secrets_are_passed_by_name_and_never_printed(tmp_path: Path) -> None:
     assert "--env=HF_TOKEN" in launch.docker_command(contained)
     assert not any("WANDB" in part for part in launch.docker_command(contained))
     assert TOKEN not in launch.as_text(launch.docker_command(contained))
-    assert launch.create_arguments(contained, environment)["environment"]["HF_TOKEN"] == TOKEN
+    assert launch.create_arguments(contained, environment)[0]["environment"]["HF_TOKEN"] == TOKEN
 
 
 def test_the_printed_command_says_what_the_engine_is_asked_for(tmp_path: Path) -> None:
     files = ("/dev/davinci3", "/dev/davinci_manager")
     chosen = Chosen((3,), files, ("/usr/local/Ascend/driver/lib64",), (1000,))
     printed = launch.docker_command(_contained("npu-grpo", chosen, {}, tmp_path))
-    asked = launch.create_arguments(_contained("npu-grpo", chosen, {}, tmp_path))
+    own, asked = launch.create_arguments(_contained("npu-grpo", chosen, {}, tmp_path))
     runs, driver = f"{tmp_path}/runs", "/usr/local/Ascend/driver/lib64"
     for option in (
         "--name=verlbox-a run",
@@ -84,7 +83,7 @@ def test_the_printed_command_says_what_the_engine_is_asked_for(tmp_path: Path) -
         "--label=io.verlbox.devices=3",
     ):
         assert option in printed
-    assert asked["user"] == "1234:5"
+    assert (own["user"], own["stop_timeout"]) == ("1234:5", launch.STOP_SECONDS)
     assert asked["read_only"] is True
     assert asked["cap_drop"] == ["ALL"]
     assert asked["devices"] == [f"{name}:{name}:rwm" for name in files]
@@ -100,7 +99,7 @@ def test_the_printed_command_says_what_the_engine_is_asked_for(tmp_path: Path) -
 def test_gpus_are_requested_by_number(tmp_path: Path) -> None:
     contained = _contained("cuda-ppo", Chosen((1, 2)), {}, tmp_path)
     assert '--gpus="device=1,2"' in launch.docker_command(contained)
-    assert launch.create_arguments(contained)["device_requests"][0]["DeviceIDs"] == ["1", "2"]
+    assert launch.create_arguments(contained)[1]["device_requests"][0]["DeviceIDs"] == ["1", "2"]
 
 
 def test_a_folder_that_is_both_runs_and_cache_is_mounted_once(tmp_path: Path) -> None:

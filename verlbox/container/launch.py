@@ -156,34 +156,40 @@ def as_text(command: Sequence[str]) -> str:
     return " \\\n  ".join([shlex.join(command[:2]), *(shlex.quote(part) for part in command[2:])])
 
 
-def create_arguments(contained: Contained, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """The same for the SDK's `containers.create`."""
+def create_arguments(
+    contained: Contained, environment: Mapping[str, str] = os.environ
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The same for the SDK: arguments of `create_container`, and of `create_host_config`."""
     from docker.types import DeviceRequest, Ulimit
     from docker.types import Mount as DockerMount
 
     c = contained
-    return {
+    own = {
         "name": c.name,
         "image": c.image,
         "command": list(c.command),
         "user": c.user,
+        "tty": c.terminal,
+        "environment": {**c.environment, **{name: environment[name] for name in c.passed}},
+        "labels": dict(c.labels),
+        "stop_timeout": STOP_SECONDS,
+    }
+    host = {
         "read_only": True,
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
         "shm_size": c.shared_memory,
-        "tty": c.terminal,
         "tmpfs": TMPFS,
         "ulimits": [Ulimit(name=name, soft=value, hard=value) for name, value in _ulimits(c).items()],
         "group_add": [str(group) for group in c.groups],
         "devices": [f"{path}:{path}:rwm" for path in c.device_files],
-        "device_requests": [DeviceRequest(device_ids=[str(g) for g in c.gpus], capabilities=[["gpu"]])]
-        if c.gpus
-        else [],
         "mounts": [DockerMount(m.path, m.path, type="bind", read_only=m.read_only) for m in c.mounts],
-        "environment": {**c.environment, **{name: environment[name] for name in c.passed}},
-        "labels": dict(c.labels),
-        **({} if c.network else {"network_mode": "none"}),
     }
+    if c.gpus:
+        host["device_requests"] = [DeviceRequest(device_ids=[str(g) for g in c.gpus], capabilities=[["gpu"]])]
+    if not c.network:
+        host["network_mode"] = "none"
+    return own, host
 
 
 # --- containers that are there --------------------------------------------------------------------------------------
@@ -237,7 +243,9 @@ def start(client: DockerClient, contained: Contained, run: Run) -> int:
         earlier.remove(force=True)
     container = None
     try:
-        container = client.containers.create(**create_arguments(contained))
+        own, host = create_arguments(contained)  # the SDK's `containers.create` knows no stop_timeout
+        created = client.api.create_container(**own, host_config=client.api.create_host_config(**host))
+        container = client.containers.get(created["Id"])
         return follow(container, begin=True)
     except APIError as error:
         if container is not None:
