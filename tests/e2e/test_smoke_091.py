@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from verlbox import recipe
 from verlbox.metrics.read import read
 from verlbox.rewards import reasons
 
@@ -22,8 +23,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-091" / "bin" / "python"
 RUN = ROOT / "runs" / "smoke-091"
-COMMAND = ["entrypoint.py", "run", "smoke", "stack=cpu-091", "train.steps=8", "--name", "smoke-091"]
-STEPS, PROMPTS, GROUP, HELD_OUT = 8, 32, 8, 300
+COMMAND = ["entrypoint.py", "run", "smoke", "stack=cpu-091", "train.steps=4", "acceptance=[]", "--name", "smoke-091"]
+STEPS = 4
 
 if not PYTHON.exists():
     pytest.skip("there is no .venv-091 with verl 0.9.1 (make smoke-091 makes it)", allow_module_level=True)
@@ -45,8 +46,11 @@ def test_the_command_is_that_of_the_makefile() -> None:
 
 def test_the_reward_function_is_really_called_for_every_response(run: Path) -> None:
     tally: Counter[str] = reasons.read_tally(run / "logs" / "reward_reasons.jsonl")
-    validations = 2 * HELD_OUT  # before training and at the last step
-    assert sum(tally.values()) == STEPS * PROMPTS * GROUP + validations
+    settings = recipe.load(run / "recipe.resolved.yaml").recipe.train.verl
+    prompts, group = settings["DATA"]["data.train_batch_size"], settings["ROLLOUT"]["actor_rollout_ref.rollout.n"]
+    held_out = json.loads((run / "stages" / "preprocess.json").read_text())["details"]["test"]["kept"]
+    assert isinstance(prompts, int) and isinstance(group, int)
+    assert sum(tally.values()) == STEPS * prompts * group + 2 * held_out  # validated before training and at the end
     assert tally["ok"] > 0 and tally["wrong"] > 0
     assert tally["timeout"] + tally["crash"] == 0
 
@@ -62,17 +66,17 @@ def test_rollout_and_trainer_agree_on_the_probabilities(run: Path) -> None:
     """They are two copies of the weights in two processes: a difference would be a wrong copy or another precision."""
     points = read(run).series["training/rollout_probs_diff_max"]
     assert len(points) == STEPS
-    assert points.values[0] < 1e-4  # the weights that both started from
-    assert max(points.values) < 0.05  # then the rollout's are rounded to bfloat16 on their way
+    assert max(points.values) < 1e-3  # 1e-6 to 1e-5 as measured; 0.09 where the trainer computes in bfloat16
 
 
-def test_it_learns_and_every_stage_is_done(run: Path) -> None:
+def test_every_stage_is_done_and_the_weights_moved(run: Path) -> None:
     markers = {path.stem: json.loads(path.read_text()) for path in (run / "stages").glob("*.json")}
     assert {marker["state"] for marker in markers.values()} == {"done"}
     assert markers["train"]["versions"]["verl"] == "0.9.1"
     assert markers["merge"]["details"]["tensors_equal"] > 0
+    assert markers["report"]["details"]["verdict"] == "pass"  # the built-in line: rewards and gradients other than 0
     summary = markers["evaluate"]["details"]["summary"]
-    assert summary["greedy"]["gain"] >= 0.15
+    assert summary["greedy"]["base_only"] + summary["greedy"]["trained_only"] > 0  # answers changed, so weights did
     assert (run / "report" / "report.md").stat().st_size > 1000
 
 

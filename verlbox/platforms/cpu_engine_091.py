@@ -10,8 +10,7 @@ What is covered
   merger, with gloo in place of nccl: actor, rollout, reference policy and critic, in float32.
 - Rollout by Hugging Face `generate` in a server of its own, token in, token out, as verl's vLLM server is called:
   greedy and sampled, `temperature`, `top_p`, `top_k`, `val_kwargs`, `ignore_eos`, `calculate_log_probs`;
-  `max_num_batched_tokens` and `max_num_seqs` bound a batch. verl rounds the weights that it sends there to bfloat16, as
-  on any device.
+  `max_num_batched_tokens` and `max_num_seqs` bound a batch.
 - Sampling noise that depends on `VERLBOX_SEED`, the step, the prompt and the number of the request for it, and not on
   the order in which requests arrive. The trainer's own batches follow that order, so that two runs agree closely, not
   to the last bit.
