@@ -315,6 +315,23 @@ def test_the_pins_resolve_on_the_index_to_themselves(name: str, machine: str, tm
 
 @network
 @pytest.mark.timeout(180)
+@pytest.mark.parametrize(("name", "machine"), PAIRS)
+def test_every_pin_has_a_wheel_with_its_hash_for_the_oldest_glibc(name: str, machine: str, tmp_path: Path) -> None:
+    stack, data = STACKS[name], pins.load()[name]
+    command = [*pins.uv(), "pip", "install", "--dry-run", "--no-deps", "--require-hashes", "--target", str(tmp_path)]
+    command += ["--python-version", stack.python]
+    command += ["--python-platform", f"{machine}-manylinux_{data.glibc.replace('.', '_')}", "--only-binary", ":all:"]
+    for source in ("antlr4-python3-runtime", "pylatexenc"):  # pure Python, and only a source on the index
+        command += ["--no-binary", source]
+    for file in (*data.files, stack.requirements):
+        if not any(entry.machine == machine for entry in data.elsewhere) or "torch" not in file:
+            command += ["--requirement", str(ROOT / file)]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+
+
+@network
+@pytest.mark.timeout(180)
 def test_locking_the_npu_stack_writes_what_is_there(tmp_path: Path) -> None:
     data = pins.load()["npu"]
     shutil.copy(ROOT / data.roots, tmp_path)

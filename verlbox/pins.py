@@ -73,6 +73,7 @@ class StackPins(_Data):
 
     roots: str
     machines: list[str]
+    glibc: str = "2.28"
     snapshot: str | None = None
     hashes: bool = True
     overrides: list[str] = []

@@ -14,9 +14,6 @@ PROCESSORS = findings.register("host-processors", "error", "Too few processors f
 MEMORY = findings.register("host-memory", "error", "Too little memory for the stack.")
 CLOCK = findings.register("host-clock", "warning", "The clock is wrong.")
 
-# The wheels of torch, vllm and ray in the stacks are built for manylinux_2_28 or older (their file names say so).
-OLDEST_GLIBC = (2, 28)
-
 # Memory in bytes: below the first value a run was never seen to fit (cpu: measured peaks of the smoke recipe with verl
 # 0.6.1, 1.7 GiB, and 0.9.1, 3.6 GiB), below the second it is tight. Accelerators: a worker loads the model on the
 # host before it moves to the card, Ray's object store takes 30 % of memory: rules of thumb, not measurements.
@@ -36,11 +33,12 @@ def system(subject: Subject) -> Checked:
     kernel = (machine.read("/proc/sys/kernel/osrelease") or "").strip()
     fact = f"{name}, kernel {kernel or 'unknown'}, {machine.architecture}, glibc {machine.glibc or 'none'}"
     problems = []
-    if machine.glibc is None or version(machine.glibc) < OLDEST_GLIBC:
+    oldest = pins.load()[stack.name].glibc
+    if (machine.glibc is None or version(machine.glibc) < version(oldest)) and not subject.from_image:
         problems.append(
             SYSTEM.finding(
-                f"glibc {machine.glibc or 'is not there'}: the stack's wheels need 2.28 or newer",
-                why="pip finds no wheel, tries to build torch, or the import fails with `GLIBC_2.28 not found`.",
+                f"glibc {machine.glibc or 'is not there'}: the stack's wheels need {oldest} or newer",
+                why=f"pip finds no wheel, tries to build it, or the import fails with `GLIBC_{oldest} not found`.",
                 fix=f"Use the image (`{subject.service}`), or a system such as Ubuntu 22.04 or Debian 12.",
             )
         )
