@@ -65,14 +65,17 @@ def local(path: Path) -> list[str]:
     return ["dataset.source=local", f"dataset.path={path}"]
 
 
-@pytest.mark.parametrize(("rows", "code"), [(0, "dataset-empty"), (31, "batch-exceeds-rows")])
+@pytest.mark.parametrize(("rows", "code"), [(0, "dataset-empty"), (31, "train-loader-empty")])
 def test_too_little_data_is_found_before_anything_is_created(
     rows: int, code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_rows(tmp_path / "data" / "train.jsonl", rows)
     write_rows(tmp_path / "data" / "test.jsonl", 8)
     assert cli.main(["run", "smoke", *local(tmp_path / "data")]) == 2
-    assert f"error[{code}]" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert f"error[{code}]" in shown
+    if rows:
+        assert "smoke.yaml:" in shown, "the place of the batch size"
     assert not (tmp_path / "runs").exists()
 
 
@@ -100,13 +103,13 @@ def test_unknown_recipes_runs_and_options_are_findings_or_usage_errors(capsys: p
 def test_stages_until_preprocess_leave_verified_rows_and_are_skipped_the_second_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_rows(tmp_path / "data" / "train.jsonl", 40)
+    write_rows(tmp_path / "data" / "train.jsonl", 70)
     write_rows(tmp_path / "data" / "test.jsonl", 8)
-    command = ["run", "smoke", "--until", "preprocess", *local(tmp_path / "data")]
+    command = ["run", "smoke", "--until", "preprocess", "train.steps=1", *local(tmp_path / "data")]
     assert cli.main(command) == 0
     run = tmp_path / "runs" / "smoke"
     marker = json.loads((run / "stages" / "preprocess.json").read_text())
-    assert (marker["state"], marker["details"]["train"]["kept"], marker["details"]["test"]["kept"]) == ("done", 40, 8)
+    assert (marker["state"], marker["details"]["train"]["kept"], marker["details"]["test"]["kept"]) == ("done", 70, 8)
     capsys.readouterr()
     assert cli.main(command) == 0
     shown = capsys.readouterr().err
@@ -114,12 +117,12 @@ def test_stages_until_preprocess_leave_verified_rows_and_are_skipped_the_second_
     assert "..." not in shown, "no stage ran"
 
     # Other rows under the same name are drift, and named.
-    write_rows(tmp_path / "data" / "train.jsonl", 41)
+    write_rows(tmp_path / "data" / "train.jsonl", 71)
     assert cli.main(command) == 2
     assert "--accept-drift dataset.content" in capsys.readouterr().err
     assert cli.main([*command, "--accept-drift", "dataset.content"]) == 0
     marker = json.loads((run / "stages" / "preprocess.json").read_text())
-    assert marker["details"]["train"]["kept"] == 41
+    assert marker["details"]["train"]["kept"] == 71
 
 
 def test_a_stage_cannot_begin_before_the_one_it_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

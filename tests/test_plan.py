@@ -41,7 +41,7 @@ def test_total_training_steps_wins_but_cannot_exceed_the_epochs() -> None:
 
 
 def test_train_steps_raise_the_epochs_as_needed(tmp_path: Path) -> None:
-    made = make(tmp_path, "train.steps=50", rows=320)
+    made = make(tmp_path, "train.steps=50", "data.train_batch_size=32", rows=320)
     assert made.steps is not None
     assert (made.steps.per_epoch, made.steps.epochs, made.steps.total) == (10, 5, 50)
 
@@ -57,12 +57,6 @@ def test_user_overrides_come_last_to_the_letter_and_win(tmp_path: Path) -> None:
 
 def test_a_deleted_key_is_not_in_effect(tmp_path: Path) -> None:
     assert "trainer.save_freq" not in make(tmp_path, "~trainer.save_freq").effective
-
-
-def test_a_batch_larger_than_the_data_is_an_error_in_place(tmp_path: Path) -> None:
-    (finding,) = make(tmp_path, rows=20).findings
-    assert (finding.severity, finding.code) == ("error", "batch-exceeds-rows")
-    assert "smoke.yaml:" in finding.where
 
 
 def test_the_reward_function_is_named_by_the_keys_of_the_stacks_verl(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def _plan(loaded: Loaded, run: Run, details: Mapping[str, Mapping[str, Any]]) ->
     else:
         rows = plan.Rows(prepared["train"]["kept"], prepared["test"]["kept"], "after filtering")
         made = plan.make(loaded, run, rows, prepared["max_prompt_length"])
-    return replace(made, findings=(*made.findings, *preflight.lint(made)))
+    return replace(made, findings=(*made.findings, *preflight.lint(made, loaded.places)))
 
 
 def _changes_of(loaded: Loaded, run: Run, stage: ModuleType) -> list[Change]:

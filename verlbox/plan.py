@@ -16,15 +16,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from verlbox import findings, hydra_overrides
+from verlbox import hydra_overrides
 from verlbox.findings import Finding
 from verlbox.platforms import cpu, cpu_091, cuda, npu
 from verlbox.recipe import Loaded, Recipe
 from verlbox.recipe import resolved as resolved_recipe
 from verlbox.run import Run
 from verlbox.stacks import STACKS, VERL_KEYS
-
-BATCH_TOO_LARGE = findings.register("batch-exceeds-rows", "error", "The data set has fewer rows than one batch.")
 
 ROOT = Path(__file__).parents[1]
 # What verl needs to be told, by stack: it depends on the kind of device and, on the CPU, on verl's version.
@@ -197,20 +195,8 @@ def make(loaded: Loaded, run: Run, rows: Rows, prompt_length: int | None) -> Pla
         prompt_length = recipe.dataset.max_prompt_length
     settings = compile_settings(recipe, run, rows, prompt_length)
     effective = effective_settings(settings, recipe.overrides)
-    problems: list[Finding] = [*rows.findings]
-    steps = None
-    if rows.train is not None:
-        steps = step_arithmetic(rows.train, effective)
-        if steps.per_epoch == 0:
-            problems.append(
-                BATCH_TOO_LARGE.finding(
-                    f"{rows.train} training rows ({rows.basis}), batch of {effective.get('data.train_batch_size')}",
-                    why="verl uses full batches only: there would be no step at all.",
-                    fix=f"Set data.train_batch_size to at most {rows.train}, or use more data.",
-                    where=loaded.places.get("train.verl.DATA.data.train_batch_size", str(loaded.path)),
-                )
-            )
-    return Plan(recipe, run, rows, steps, settings, effective, environment(recipe, run), tuple(problems))
+    steps = None if rows.train is None else step_arithmetic(rows.train, effective)
+    return Plan(recipe, run, rows, steps, settings, effective, environment(recipe, run), rows.findings)
 
 
 def script(plan: Plan, recipe_file: Path, arguments: list[str]) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
-from verlbox import findings, lints
+from verlbox import findings, hydra_overrides, lints
 from verlbox.findings import Finding, FindingsError
 from verlbox.plan import PLATFORMS, PUBLISHED_ROWS, ROOT, Plan, Rows, set_settings
 from verlbox.recipe import WRONG_VALUE, Loaded, Recipe
@@ -18,6 +20,7 @@ from verlbox.stacks import STACKS
 STACK_MISSING = findings.register("stack-missing", "error", "The software of the recipe's stack is not installed here.")
 STACK_DIFFERS = findings.register("stack-differs", "error", "Another version of verl is installed than the stack pins.")
 
+NAMED_KEY = re.compile(r"[a-z_]+(?:\.[a-z_0-9]+)+")
 NEEDED = ("verl", "ray", "torch", "transformers")
 
 
@@ -47,7 +50,7 @@ def count_rows(recipe: Recipe) -> Rows:
     return Rows(*published, "as published, before filtering")
 
 
-def lint(plan: Plan) -> list[Finding]:
+def lint(plan: Plan, places: Mapping[str, str]) -> list[Finding]:
     """What verl's settings of a plan would do, with what is known of data, model and this machine."""
     recipe = plan.recipe
     length = plan.effective.get("data.max_prompt_length")
@@ -64,7 +67,20 @@ def lint(plan: Plan) -> list[Finding]:
         model_is_local=True,
         allow_degenerate_group=recipe.train.allow_degenerate_group,
     )
-    return lints.check(set_settings(plan.settings, recipe.overrides), facts)
+    found = lints.check(set_settings(plan.settings, recipe.overrides), facts)
+    return [replace(finding, where=finding.where or _place(finding, plan, places)) for finding in found]
+
+
+def _place(finding: Finding, plan: Plan, places: Mapping[str, str]) -> str:
+    """Where the setting stands that a finding is about: of those it names, the first that the user wrote."""
+    overridden = {hydra_overrides.parse_override(text).key: text for text in plan.recipe.overrides}
+    written = {key: group for group, keys in plan.recipe.train.verl.items() for key in keys}
+    for key in NAMED_KEY.findall(f"{finding.what} {finding.fix}"):
+        if key in overridden:
+            return f"command line: {overridden[key]}"
+        if key in written:
+            return places.get(f"train.verl.{written[key]}.{key}", "")
+    return ""
 
 
 def check(loaded: Loaded, plan: Plan) -> list[Finding]:

@@ -28,7 +28,7 @@ def verl_overrides(devices: int) -> dict[str, object]:
         "+ray_kwargs.ray_init.num_gpus": devices,
         "+ray_kwargs.ray_init.resources.cpu": devices,
         "+ray_kwargs.ray_init.include_dashboard": False,
-        "ray_kwargs.ray_init.num_cpus": 4,
+        "ray_kwargs.ray_init.num_cpus": 2,  # logical; more would only pre-start idle workers
         "data.dataloader_num_workers": 0,
         "actor_rollout_ref.actor.strategy": "fsdp2",
         "critic.strategy": "fsdp2",
@@ -40,6 +40,8 @@ def verl_overrides(devices: int) -> dict[str, object]:
         "actor_rollout_ref.model.enable_gradient_checkpointing": False,
         "critic.model.enable_gradient_checkpointing": False,
         "+actor_rollout_ref.model.override_config.attn_implementation": "sdpa",
+        "+critic.model.override_config.attn_implementation": "sdpa",
+        "+critic.model.fsdp_config.mixed_precision.param_dtype": "fp32",  # the critic computes in bfloat16 otherwise
         "actor_rollout_ref.rollout.name": "hf",
         "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
     }
@@ -51,5 +53,6 @@ def environment(seed: int) -> Mapping[str, str]:
         "VERL_USE_EXTERNAL_MODULES": "verlbox.platforms.cpu_engine",
         "VERLBOX_SEED": str(seed),
         "PYTHONPATH": str(ROOT),
+        "RAY_worker_niceness": "0",  # Ray's default is 15: on a machine that has other work, training starves
         "OMP_NUM_THREADS": "1",  # two workers' thread pools on two cores slow each other down
     }

@@ -20,12 +20,13 @@ def verl_overrides(devices: int) -> dict[str, object]:
     # (workers/engine/fsdp/transformer_impl.py, _build_fsdp_module).
     older = cpu.verl_overrides(devices)
     del older["actor_rollout_ref.actor.fsdp_config.dtype"]
+    del older["+critic.model.fsdp_config.mixed_precision.param_dtype"]  # critic.fsdp here
     return {
         **older,
         "+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype": "fp32",
         "+actor_rollout_ref.ref.fsdp_config.mixed_precision.param_dtype": "fp32",
         "+critic.fsdp.mixed_precision.param_dtype": "fp32",
-        "ray_kwargs.ray_init.num_cpus": 16,  # logical: agent loop, reward and queue actors ask for one each
+        "ray_kwargs.ray_init.num_cpus": 8,  # logical: agent loop, reward and queue actors ask for one each
         # One process of each kind: more of them only wait for the two cores of a small machine.
         "actor_rollout_ref.rollout.agent.num_workers": 1,
         "reward.num_workers": 1,
