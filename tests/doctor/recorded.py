@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -63,6 +64,7 @@ class Recorded:
         self.programs: dict[str, dict[str, Any]] = data["programs"]
         self.modes: dict[str, str] = data["modes"]
         self.replies: dict[str, Reply] = {}
+        self.answer_after = 0.0  # seconds
         self.imports: dict[str, list[str]] = {}
         self.import_death: tuple[str, int] | None = None
         self.uid = USER
@@ -134,6 +136,7 @@ class Recorded:
 
     def _ask(self, url: str, seconds: float) -> Reply:
         self.asked.append(url)
+        time.sleep(self.answer_after)
         return self.replies.get(url, Reply(200, date=self.now))
 
     def machine(self) -> Machine:

@@ -79,6 +79,19 @@ def test_the_npu_stack_fails_with_the_reason() -> None:
 
 
 @no_accelerator
+def test_the_npu_recipe_fails_from_the_command_line_and_takes_overrides(tmp_path: Path) -> None:
+    command_line = [sys.executable, "entrypoint.py", "doctor", "npu-grpo", "--json", "train.devices=4"]
+    command_line += ["model.source=local", f"model.path={tmp_path}", "dataset.source=local", f"dataset.path={tmp_path}"]
+    ended = subprocess.run(command_line, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 3, ended.stderr
+    said = json.loads(ended.stdout)
+    assert said["recipe"] == "npu-grpo"
+    facts = {f"{check['group']} {check['name']}": check["fact"] for check in said["checks"]}
+    assert facts["network sources"].startswith("no source is needed")
+    assert facts["ascend devices"] == "no /dev/davinci0"
+
+
+@no_accelerator
 def test_without_a_recipe_the_stack_that_fits_the_machine_is_looked_at() -> None:
     _, out, _, _ = doctor("--json")
     said = json.loads(out)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -706,6 +707,17 @@ def test_sources_are_judged_together(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     machine.replies = {address: Reply(403, date=machine.now - 4000) for address in addresses}
     assert [finding.code for finding in look(machine)] == ["host-clock"], "any answer is an answer, with a clock in it"
+
+
+def test_a_name_server_that_hangs_does_not_hold_up_the_doctor(tmp_path: Path) -> None:
+    machine = Recorded("cuda-h200", tmp_path)
+    machine.recipe = recipe("cuda")
+    machine.answer_after = 20.0
+    start = time.monotonic()
+    found = look(machine)
+    assert time.monotonic() - start < 10
+    assert {finding.code for finding in found} == {"source-unreachable"}
+    assert "no answer within" in found[0].what
 
 
 def test_space_follows_from_the_models_size(tmp_path: Path) -> None:

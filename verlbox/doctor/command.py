@@ -30,6 +30,7 @@ PATIENCE = {"cpu": 2.5, "npu": 120.0, "cuda": 120.0}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the verb; overrides of the recipe may follow in `overrides`."""
+    parser.set_defaults(takes_overrides=True)
     parser.add_argument("recipe", nargs="?", help="a recipe, or a stack (default: the stack that fits this machine)")
     parser.add_argument("--json", action="store_true")
     parser.add_argument(

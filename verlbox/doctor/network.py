@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from verlbox import findings
 from verlbox.doctor.host import CLOCK
-from verlbox.doctor.machine import Reply
+from verlbox.doctor.machine import Machine, Reply
 from verlbox.doctor.subject import Checked, Repair, Subject
 from verlbox.findings import Finding
 from verlbox.recipe import Dataset, Model
@@ -53,8 +54,7 @@ def sources(subject: Subject) -> Checked:
         return Checked("no source is needed: model and data set are bundled, local or in the cache")
     addresses: Mapping[str, str] = {str(name): address for name, address in endpoints().items()}
     asked = sorted({addresses[name] for names in wanted.values() for name in names})
-    with ThreadPoolExecutor(len(asked)) as pool:
-        replies = dict(zip(asked, pool.map(lambda url: subject.machine.ask(url, SECONDS), asked), strict=True))
+    replies = _ask_all(subject.machine, asked)
     problems = [finding for what, names in wanted.items() for finding in _judge(what, names, addresses, replies)]
     for address, reply in replies.items():
         if reply.date is not None and abs(reply.date - subject.machine.now) > SKEW:
@@ -70,6 +70,22 @@ def sources(subject: Subject) -> Checked:
     return Checked(
         f"{len(answered)} of {len(asked)} sources answer" + f": {', '.join(answered)}" * bool(answered), problems
     )
+
+
+def _ask_all(machine: Machine, addresses: list[str]) -> dict[str, Reply]:
+    """The replies of all addresses, within the time for one: looking up a name has no time limit of its own."""
+    replies = {address: Reply(0, f"no answer within {SECONDS:g} s") for address in addresses}
+
+    def one(address: str) -> None:
+        replies[address] = machine.ask(address, SECONDS)
+
+    threads = [threading.Thread(target=one, args=(address,), daemon=True) for address in addresses]
+    deadline = time.monotonic() + SECONDS
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return dict(replies)
 
 
 def _host(address: str) -> str:
