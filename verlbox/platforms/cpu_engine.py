@@ -20,7 +20,7 @@ What is not covered
 
 import hashlib
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import psutil
@@ -245,7 +245,7 @@ class CpuRollout(base.BaseRollout):  # type: ignore[misc]
     async def release(self) -> None:
         """Host memory is not handed back between steps."""
 
-    async def update_weights(self, weights: Generator[tuple[str, torch.Tensor], None, None], **_: Any) -> None:
+    async def update_weights(self, weights: Iterator[tuple[str, torch.Tensor]], **_: Any) -> None:
         """Copy (name, tensor) pairs into the model. Raises ValueError when one is unknown or any is missing."""
         own = self.module.state_dict()
         missing = set(own)
