@@ -22,7 +22,7 @@ define environment
 	touch $@
 endef
 
-.PHONY: install smoke smoke-ppo smoke-091 test lint lock
+.PHONY: install smoke smoke-ppo smoke-091 test test-containers lint lock
 
 install: $(VENV)/.cpu
 
@@ -38,6 +38,10 @@ smoke smoke-ppo: install
 
 test: lint
 	$(BIN)/python -m pytest
+
+# On the Docker engine that DOCKER_HOST names; docs/images.md has the variables for mirrors.
+test-containers: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/containers
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

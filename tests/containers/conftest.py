@@ -138,21 +138,6 @@ def host(tmp_path_factory: pytest.TempPathFactory, cpu_image: str) -> Iterator[H
     made.compose("--profile", "cluster", "down", "--volumes", "--timeout", "5")
 
 
-LAUNCH = """
-import argparse, sys
-from verlbox import findings
-from verlbox.container import command
-parser = argparse.ArgumentParser()
-command.add_arguments(parser)
-arguments, arguments.overrides = parser.parse_known_args()
-try:
-    sys.exit(command.run(arguments))
-except findings.FindingsError as error:
-    findings.show(error.findings)
-    sys.exit(error.exit_code)
-"""
-
-
 def launcher(*words: str) -> list[str]:
     """The launcher as a command of its own."""
-    return [sys.executable, "-c", LAUNCH, *words]
+    return [sys.executable, str(ROOT / "entrypoint.py"), "launch", *words]

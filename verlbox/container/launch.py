@@ -122,12 +122,11 @@ def needs_network(recipe: Recipe) -> bool:
 
 
 TMPFS = {"/tmp": "exec,mode=1777", "/home/verlbox": "mode=1777"}
-ULIMITS = {"nofile": 1 << 20, "memlock": -1, "stack": 1 << 26}
-ULIMITS_CPU = {"nofile": 1 << 16}
+ULIMITS = {"nofile": 1 << 20, "memlock": -1, "stack": 1 << 26}  # collectives lock the memory that devices read
 
 
 def _ulimits(contained: Contained) -> Mapping[str, int]:
-    return ULIMITS if contained.gpus or contained.device_files else ULIMITS_CPU
+    return ULIMITS if contained.gpus or contained.device_files else {}
 
 
 def docker_command(contained: Contained) -> list[str]:
