@@ -453,7 +453,7 @@ FAULTS: list[tuple[str, str, Plant, dict[str, str], str]] = [
         "ascend-910b3",
         lambda m: (m.remove("/usr/local/Ascend/ascend-toolkit"), m.environment.pop("ASCEND_HOME_PATH")),
         {"cann-toolkit": "error", "matrix-unknown": "warning"},
-        "docs/cannlab.md",
+        "set_env.sh",
     ),
     (
         "CANN's environment not set",
@@ -598,7 +598,7 @@ FAULTS: list[tuple[str, str, Plant, dict[str, str], str]] = [
         "ascend-910b3",
         lambda m: (m.uninstall("vllm"), m.uninstall("vllm-ascend")),
         {"packages-missing": "error"},
-        "setup npu",
+        "docs/pins.md",
     ),
     (
         "the error behind `failed to be inspected`",

@@ -247,7 +247,7 @@ def cann(subject: Subject) -> Checked:
         problem = CANN.finding(
             "no CANN toolkit: ASCEND_HOME_PATH is not set, and neither $HOME/Ascend nor /usr/local/Ascend holds one",
             why="torch_npu is built on it.",
-            fix=f"Use the image (`{subject.service}`), or install CANN: docs/cannlab.md.",
+            fix=f"Use the image (`{subject.service}`), or install CANN and source its set_env.sh.",
         )
         return Checked("no CANN", [problem])
     info = cann_info(machine, folder)

@@ -72,7 +72,7 @@ def _install(subject: Subject) -> str:
     """The command that installs a stack as it is pinned."""
     if subject.platform == "cpu":
         return "make install" if subject.stack.name == "cpu" else f"pip install -r {subject.stack.requirements}"
-    return f"python entrypoint.py setup {subject.stack.name}, or use the image: `{subject.service}`"
+    return f"Use the image (`{subject.service}`), or install the pins in the order that docs/pins.md gives."
 
 
 def packages(subject: Subject) -> Checked:
