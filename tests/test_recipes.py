@@ -25,7 +25,11 @@ from verlbox.stacks import STACKS
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml"))
 # The stacks a recipe is for, besides its own: the same file, another version of verl.
-OTHER_STACKS = {"smoke": ["cpu-091"], **{name: ["cuda-061"] for name in NAMES if name.startswith("cuda-")}}
+OTHER_STACKS = {
+    "smoke": ["cpu-091"],
+    "smoke-ppo": ["cpu-091"],
+    **{name: ["cuda-061"] for name in NAMES if name.startswith("cuda-")},
+}
 COMBINATIONS = [(name, stack) for name in NAMES for stack in [None, *OTHER_STACKS.get(name, [])]]
 
 # Rows after filtering with each recipe's own prompt at 512 tokens: MATH with the long system prompt, GSM8K untouched.
