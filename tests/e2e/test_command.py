@@ -28,18 +28,20 @@ def test_the_printed_commands_pasted_into_a_shell_train(runs: Path) -> None:
     assert (runs / "pasted" / "checkpoints" / checkpoints.TRACKER).read_text() == "2"
 
 
+@pytest.mark.long
 def test_two_steps_on_the_real_gsm8k(runs: Path, shared: Path) -> None:
     path = shared / "data" / "gsm8k"
     done = verlbox(
         runs,
         *("run", "smoke", "--name", "gsm8k", "dataset.source=local", f"dataset.path={path}", "train.steps=2"),
-        *("evaluate.draws=0", "acceptance=[]"),
+        *("data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=16", "evaluate.draws=0"),
+        *("trainer.val_before_train=false", "trainer.test_freq=-1"),
     )
     report = (runs / "gsm8k" / "report" / "report.md").read_text()
     data = json.loads((runs / "gsm8k" / "data" / "summary.json").read_text())
     assert (data["train"]["read"], data["test"]["read"]) == (7473, 1319)
     assert "7,473" in report and "1,319" in report
     assert json.loads((runs / "gsm8k" / "stages" / "train.json").read_text())["details"]["steps"] == 2
-    # A model that knows sums below 100 answers no GSM8K problem: the verdict has to say so.
+    # A model that knows sums below 100 answers hardly any GSM8K problem: the verdict has to say so.
     assert done.code == 5, done.output
-    assert "acceptance" in report.lower() or "not accepted" in report.lower()
+    assert "Not accepted" in report

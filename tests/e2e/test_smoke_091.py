@@ -18,7 +18,7 @@ from verlbox import recipe
 from verlbox.metrics.read import read
 from verlbox.rewards import reasons
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-091" / "bin" / "python"
