@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,9 +92,13 @@ def base(client: DockerClient) -> str:
 
 
 def bake(target: str, **variables: str) -> Ended:
-    """Builds an image as `launch` does, with secrets set in the environment that must not end up in it."""
+    """Builds an image as `launch` does, with secrets in the environment and in a netrc that must not end up in it."""
     environment = {**images.build_environment(), **variables, **dict.fromkeys(SECRETS, BUILD_CANARY)}
-    return command(images.build_command(STACKS[target], environment), environment=environment, timeout=1200)
+    with tempfile.NamedTemporaryFile("w", suffix=".netrc") as netrc:
+        print(f"machine index.invalid login somebody password {BUILD_CANARY}", file=netrc, flush=True)
+        words = [*images.build_command(STACKS[target], environment), f"--allow=fs.read={netrc.name}"]
+        words += [f"--set=*.secrets=id=netrc,src={netrc.name}"]
+        return command(words, environment=environment, timeout=1200)
 
 
 @pytest.fixture(scope="session")

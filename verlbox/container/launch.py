@@ -38,7 +38,9 @@ NOT_STARTED = findings.register("container-not-started", "error", "The engine re
 
 RUN_LABEL, DEVICES_LABEL = "io.verlbox.run", "io.verlbox.devices"
 STOP_SECONDS = 120  # verl and Ray are given 20 s to end (process.GRACE_SECONDS), then files are put in order
-GIB = 1 << 30
+# Bytes; a limit, not a reservation. Ray asks for 30 % of the memory, at most 95 % of this or 10 GB (_private/utils.py,
+# resolve_object_store_memory), and goes to the disk, or fails, where this is smaller.
+SHARED_MEMORY = 16 << 30
 
 # Passed on by name where they are set, to runs that use the network.
 PASSED = (
@@ -69,7 +71,6 @@ class Contained:
     labels: Mapping[str, str]
     network: bool
     terminal: bool
-    shared_memory: int  # bytes
     device_files: tuple[str, ...] = ()
     gpus: tuple[int, ...] = ()
     groups: tuple[int, ...] = ()
@@ -104,7 +105,6 @@ def describe(
         labels={RUN_LABEL: str(run.path), DEVICES_LABEL: ",".join(map(str, devices.numbers))},
         network=network,
         terminal=terminal,
-        shared_memory=(1 if platform == "cpu" else 16) * GIB,
         device_files=devices.files,
         gpus=devices.numbers if platform == "cuda" else (),
         groups=devices.groups,
@@ -133,7 +133,7 @@ def docker_command(contained: Contained) -> list[str]:
     """The docker command that starts the same container. Values of secrets are not in it, only their names."""
     c = contained
     options = ["--rm", f"--name={c.name}", f"--user={c.user}", "--read-only", "--cap-drop=ALL"]
-    options += ["--security-opt=no-new-privileges:true", f"--shm-size={c.shared_memory}"]
+    options += ["--security-opt=no-new-privileges:true", f"--shm-size={SHARED_MEMORY}"]
     options += [f"--stop-timeout={STOP_SECONDS}"]
     options += ["--tty"] if c.terminal else []
     options += [] if c.network else ["--network=none"]
@@ -177,7 +177,7 @@ def create_arguments(
         "read_only": True,
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
-        "shm_size": c.shared_memory,
+        "shm_size": SHARED_MEMORY,
         "tmpfs": TMPFS,
         "ulimits": [Ulimit(name=name, soft=value, hard=value) for name, value in _ulimits(c).items()],
         "group_add": [str(group) for group in c.groups],
