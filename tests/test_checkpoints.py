@@ -26,7 +26,7 @@ def save(checkpoint: Path, roles: tuple[str, ...] = ("actor",), world_size: int 
 
 
 def repair(tmp_path: Path, roles: tuple[str, ...] = ("actor",)) -> checkpoints.Repair:
-    return checkpoints.repair(tmp_path / "c", roles, CONTENTS, tmp_path / "shelf")
+    return checkpoints.repair(tmp_path / "c", dict.fromkeys(roles, CONTENTS), tmp_path / "shelf")
 
 
 def tracker(tmp_path: Path) -> Path:
@@ -91,3 +91,11 @@ def test_what_verls_rotation_left_of_an_older_checkpoint_stays(tmp_path: Path) -
 
 def test_a_folder_that_does_not_exist_has_no_checkpoint(tmp_path: Path) -> None:
     assert repair(tmp_path) == checkpoints.Repair(0, (), None)
+
+
+def test_a_role_is_judged_by_its_own_contents(tmp_path: Path) -> None:
+    save(tmp_path / "c" / "global_step_2", ("actor", "critic"))
+    roles = {"actor": CONTENTS, "critic": ["model"]}
+    assert checkpoints.repair(tmp_path / "c", roles, tmp_path / "shelf").step == 2
+    with_copy = {"actor": [*CONTENTS, "hf_model"], "critic": CONTENTS}
+    assert checkpoints.repair(tmp_path / "c", with_copy, tmp_path / "shelf").step == 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from verlbox.run import set_aside, write_atomic
 TRACKER = "latest_checkpointed_iteration.txt"
 _STEP = re.compile(r"global_step_(\d+)")
 _SHARD = re.compile(r"(model|optim|extra_state)_world_size_(\d+)_rank_(\d+)\.pt")
+# verl's role folders (actor, critic), each with its save_contents (model, optimizer, extra, hf_model).
+Roles = Mapping[str, Sequence[str]]
 _KINDS = {"model": "model", "optimizer": "optim", "extra": "extra_state"}
 
 
@@ -52,7 +54,7 @@ def _whole(path: Path) -> bool:
         return False
 
 
-def _whole_role(folder: Path, contents: Iterable[str]) -> bool:
+def _whole_role(folder: Path, contents: Sequence[str]) -> bool:
     try:
         world_size = int(json.loads((folder / "fsdp_config.json").read_text())["world_size"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -82,27 +84,22 @@ def _whole_safetensors(path: Path) -> bool:
         return False
 
 
-def is_complete(folder: Path, roles: Iterable[str], contents: Iterable[str]) -> bool:
-    """Whether a checkpoint holds everything that verl needs to resume: all shards of all roles, and the data loader.
-
-    `roles` are verl's folder names (actor, critic), `contents` its save_contents (model, optimizer, extra, hf_model).
-    """
-    contents = list(contents)
-    return _whole(folder / "data.pt") and all(_whole_role(folder / role, contents) for role in roles)
+def is_complete(folder: Path, roles: Roles) -> bool:
+    """Whether a checkpoint holds everything that verl needs to resume: all shards of all roles, and the data loader."""
+    return _whole(folder / "data.pt") and all(_whole_role(folder / role, contents) for role, contents in roles.items())
 
 
-def repair(checkpoints: Path, roles: Iterable[str], contents: Iterable[str], shelf: Path) -> Repair:
+def repair(checkpoints: Path, roles: Roles, shelf: Path) -> Repair:
     """Makes the folder one that verl resumes rightly from.
 
     Incomplete checkpoints newer than the newest complete one are moved to `shelf` (older ones are what verl's rotation
     left and do no harm), and the tracker is made to name the newest complete step, or removed when there is none.
     """
-    roles, contents = list(roles), list(contents)
     tracker = checkpoints / TRACKER
     was = tracker.read_text(encoding="utf-8", errors="replace").strip() if tracker.is_file() else None
     newest, torn = 0, []
     for folder in reversed(folders(checkpoints)):
-        if is_complete(folder, roles, contents):
+        if is_complete(folder, roles):
             newest = step_of(folder)
             break
         torn.append(folder)

@@ -132,13 +132,6 @@ def checkpoint_folder(plan: Plan) -> Path:
     return plan.run.path / str(plan.effective["trainer.default_local_dir"])
 
 
-def last_complete_step(plan: Plan) -> int:
-    """The newest step with a complete checkpoint, without mending anything; 0 when there is none."""
-    roles, contents = _expected(plan)
-    found = [f for f in checkpoints.folders(checkpoint_folder(plan)) if checkpoints.is_complete(f, roles, contents)]
-    return checkpoints.step_of(found[-1]) if found else 0
-
-
 def set_checkpoints_aside(plan: Plan) -> None:
     """Moves the checkpoints of a finished training out of verl's way, so that it begins anew; nothing is deleted."""
     folder = checkpoint_folder(plan)
@@ -146,18 +139,22 @@ def set_checkpoints_aside(plan: Plan) -> None:
         set_aside(folder, plan.run.path / "earlier")
 
 
-def _expected(plan: Plan) -> tuple[list[str], list[str]]:
-    """verl's role folders, and what each of them must hold."""
-    with_critic = plan.effective.get("algorithm.adv_estimator", "gae") == "gae"
-    contents = plan.effective.get("actor_rollout_ref.actor.checkpoint.save_contents") or ["model", "optimizer", "extra"]
-    assert isinstance(contents, list)
-    return ["actor", "critic"] if with_critic else ["actor"], contents
+def _expected(plan: Plan) -> checkpoints.Roles:
+    """verl's role folders, and what each of them must hold; the defaults are verl's (config/actor/actor.yaml)."""
+    keys = {"actor": "actor_rollout_ref.actor.checkpoint.save_contents"}
+    if plan.effective.get("algorithm.adv_estimator", "gae") == "gae":
+        keys["critic"] = "critic.checkpoint.save_contents"
+    roles: dict[str, list[str]] = {}
+    for role, key in keys.items():
+        contents = plan.effective.get(key) or ["model", "optimizer", "extra"]
+        assert isinstance(contents, list)
+        roles[role] = contents
+    return roles
 
 
 def _repair(plan: Plan) -> checkpoints.Repair:
     folder = checkpoint_folder(plan)
-    roles, contents = _expected(plan)
-    return checkpoints.repair(folder, roles, contents, folder.with_name(f"{folder.name}.incomplete"))
+    return checkpoints.repair(folder, _expected(plan), folder.with_name(f"{folder.name}.incomplete"))
 
 
 def _refuse_no_checkpoints(plan: Plan) -> None:
