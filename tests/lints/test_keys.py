@@ -143,5 +143,8 @@ def test_the_data_of_each_release_is_whole() -> None:
             assert set(data["closed"]) >= set(data["fields"])
 
 
-def test_a_reference_that_goes_round_in_circles_ends() -> None:
-    assert isinstance(verl_keys.resolve("a", {"a": "x${b}", "b": "y${a}"}), str)
+def test_a_reference_that_goes_round_in_circles_stays_text() -> None:
+    assert verl_keys.resolve("a", {"a": "x${b}", "b": "y${a}"}) == "xy${a}"
+    assert verl_keys.resolve("a", {"a": "${oc.select:a,1}"}) == 1
+    assert verl_keys.resolve("a", {"a": "${a}"}) == "${a}"
+    assert isinstance(verl_keys.resolve("a", {"a": "x${b}", "b": "y${c}", "c": "z${b}"}), str)

@@ -344,7 +344,6 @@ def make(config: Mapping[str, object], facts: Facts, *, complete: bool, config_n
     as_facts: dict[str, object] = {}
     version = facts.verl or facts.packages.get("verl") or str(config.get("verl") or "") or None
     keys = verl_keys.load(version, config_name or "ppo_trainer")
-    roots = {key.split(".")[0] for key in keys.defaults}
     for name, value in config.items():
         prefix, key = split_prefix(name)
         if value == ABSENT:
@@ -358,12 +357,7 @@ def make(config: Mapping[str, object], facts: Facts, *, complete: bool, config_n
             as_facts.update({field_name: value} if field_name else {})
         elif key == "any":
             as_facts["observed"] = value
-        elif (
-            key.startswith("merge.")
-            or "/" in key
-            or " " in key
-            or (prefix == "" and "." not in key and key not in roots)
-        ):
+        elif key.startswith("merge.") or re.search(r"[/ ]", key) or _is_a_version(key, value):
             other[key] = value
         else:
             for inner, leaf in _flatten(key, value, keys.sections):
@@ -373,6 +367,11 @@ def make(config: Mapping[str, object], facts: Facts, *, complete: bool, config_n
     own = config_name is None
     sets = (frozenset(absent), frozenset(uncertain))
     return Settings(explicit, prefixes, *sets, other, facts, complete and not own, own, keys)
+
+
+def _is_a_version(key: str, value: object) -> bool:
+    """Whether this is rather a package with its version than a setting: `modelscope: 1.37.1`."""
+    return "." not in key and isinstance(value, str) and bool(re.fullmatch(r"v?\d+(\.\d+)+\S*", value))
 
 
 def split_prefix(name: str) -> tuple[str, str]:

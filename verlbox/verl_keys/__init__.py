@@ -81,30 +81,31 @@ def resolve(key: str, values: Mapping[str, object]) -> object:
     """The value of `key` in `values` (dotted key -> value) with OmegaConf's interpolations followed.
 
     Understands `${a.b}`, `${.sibling}` and `${oc.select:a.b,default}`; another resolver, or a reference that leads
-    nowhere, leaves the text as it is. A missing key is None.
+    nowhere or in a circle, leaves the text as it is. A missing key is None.
     """
-    return _resolve(key, values, 0)
+    return _resolve(key, values, frozenset())
 
 
-def _resolve(key: str, values: Mapping[str, object], depth: int) -> object:
+def _resolve(key: str, values: Mapping[str, object], trail: frozenset[str]) -> object:
     value = values.get(key)
-    if not isinstance(value, str) or "${" not in value or depth > 20:
+    if not isinstance(value, str) or "${" not in value:
         return value
     parent = key.rpartition(".")[0]
+    trail = trail | {key}  # a reference back to one of these is a circle
 
     def follow(reference: str) -> object:
         select = _SELECT.fullmatch(reference)
         path, default = (select[1], select[2]) if select else (reference, None)
         target = f"{parent}{path}" if path.startswith(".") and parent else path.lstrip(".")
-        if target in values:
-            found = _resolve(target, values, depth + 1)
+        if target in values and target not in trail:
+            found = _resolve(target, values, trail)
             # oc.select gives its default for a null as well (OmegaConf 2.3, resolvers/oc/__init__.py: select).
             return _literal(default) if select and found is None else found
         if select:
             return _literal(default)
         return "${" + reference + "}"
 
-    for _ in range(10):  # each pass replaces the innermost level; a cycle would never end
+    for _ in range(5):  # each pass replaces the innermost level; a circle further on would grow for ever
         whole = _INTERPOLATION.fullmatch(value)
         if whole:
             return follow(whole[1])
