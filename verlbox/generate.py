@@ -1,11 +1,12 @@
 """Answers of one or more models to the same prompts, a child of the evaluate stage.
 
 usage: python -m verlbox.generate --rows test.parquet --out FOLDER --model NAME=PATH [--model NAME=PATH ...]
-       [--draws K] [--temperature T] [--seed S] [--batch-size B] [--max-new-tokens N]
+       [--draws K] [--temperature T] [--seed S] [--batch-size B] [--max-new-tokens N] [--engine hf|vllm]
 
 Writes FOLDER/NAME.jsonl for each model: {"index", "draw", "response", "tokens"}, draw 0 greedy, 1..K sampled. Tokens
 are chosen from the whole distribution (no top_k, top_p or penalty), whatever the model's generation_config recommends,
-as in training. Hugging Face generate in float32 on the CPU.
+as in training. Engine hf: Hugging Face generate in float32 on the CPU. Engine vllm: vLLM in bfloat16 on an accelerator,
+one model a process, since vLLM does not give its memory back.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--max-new-tokens", type=int, default=256)
+    parser.add_argument("--engine", choices=tuple(ENGINES), default="hf")
     arguments = parser.parse_args()
 
     import pyarrow.parquet
@@ -40,7 +42,7 @@ def main() -> None:
     for named in arguments.model:
         name, _, path = named.partition("=")
         with (arguments.out / f"{name}.jsonl").open("w", encoding="utf-8") as stream:
-            for answer in answers(Path(path), prompts, sampling):
+            for answer in ENGINES[arguments.engine](Path(path), prompts, sampling):
                 stream.write(json.dumps(answer, ensure_ascii=False) + "\n")
 
 
@@ -86,6 +88,33 @@ def answers(path: Path, prompts: Sequence[list[dict[str, str]]], sampling: Sampl
                 response = tokenizer.decode(row[:end], skip_special_tokens=True)
                 yield {"index": index, "draw": draw, "response": response, "tokens": end}
         print(f"{path}: draw {draw} of {sampling.draws} done", file=sys.stderr, flush=True)
+
+
+def vllm_answers(path: Path, prompts: Sequence[list[dict[str, str]]], sampling: Sampling) -> Iterator[dict[str, Any]]:
+    """The same by vLLM: greedy answers first, then all draws; the engine batches by itself."""
+    from transformers import AutoTokenizer
+    from vllm import LLM, SamplingParams
+
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    texts = [tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
+    inputs = [{"prompt_token_ids": tokenizer(text, add_special_tokens=False)["input_ids"]} for text in texts]
+    longest = max(len(item["prompt_token_ids"]) for item in inputs) + sampling.max_new_tokens
+    engine = LLM(model=str(path), dtype="bfloat16", max_model_len=longest, seed=sampling.seed)
+    length = {"max_tokens": sampling.max_new_tokens}
+    for index, output in enumerate(engine.generate(inputs, SamplingParams(temperature=0.0, **length))):
+        (answer,) = output.outputs
+        yield {"index": index, "draw": 0, "response": answer.text, "tokens": len(answer.token_ids)}
+    if sampling.draws:
+        drawn = SamplingParams(n=sampling.draws, temperature=sampling.temperature, seed=sampling.seed, **length)
+        for index, output in enumerate(engine.generate(inputs, drawn)):
+            for draw, answer in enumerate(output.outputs, start=1):
+                yield {"index": index, "draw": draw, "response": answer.text, "tokens": len(answer.token_ids)}
+
+
+ENGINES: dict[str, Callable[[Path, Sequence[list[dict[str, str]]], Sampling], Iterator[dict[str, Any]]]] = {
+    "hf": answers,
+    "vllm": vllm_answers,
+}
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from verlbox.metrics import statistics
 from verlbox.plan import base_model
 from verlbox.recipe import Recipe, flat
 from verlbox.run import Run, digest, record, replacing, write_atomic, write_json
+from verlbox.stacks import STACKS
 from verlbox.stages import Context, Outputs, command_failed
 from verlbox.stages.download import cache_folder
 from verlbox.stages.train import child_environment
@@ -71,10 +72,13 @@ def _answers(context: Context, folder: Path) -> dict[str, list[dict[str, Any]]]:
     hashes = {"base": context.details["download"]["model"]["sha256"], "trained": digest(run.records([run.model]))}
     cached = {name: _cache_file({**asked, "model": hashes[name]}) for name in MODELS}
     wanted = [name for name in MODELS if not cached[name].is_file()]
-    if wanted:
+    on_cpu = STACKS[context.recipe.stack].platform == "cpu"
+    # One process for both models on the CPU, where importing takes longest; one each where vLLM keeps the memory.
+    for names in [wanted] if on_cpu and wanted else [[name] for name in wanted]:
         command = [sys.executable, "-m", "verlbox.generate", "--rows", str(run.data / "test.parquet")]
         command += ["--out", str(folder), "--batch-size", str(evaluate.batch_size)]
-        command += [part for name in wanted for part in ("--model", f"{name}={places[name]}")]
+        command += ["--engine", "hf" if on_cpu else "vllm"]
+        command += [part for name in names for part in ("--model", f"{name}={places[name]}")]
         for key in ("draws", "temperature", "seed", "max_new_tokens"):
             command += [f"--{key.replace('_', '-')}", str(asked[key])]
         log = run.logs / "evaluate.log"
@@ -82,7 +86,7 @@ def _answers(context: Context, folder: Path) -> dict[str, list[dict[str, Any]]]:
         code = process.run(command, log=log, tag=run.tag, environment=environment, cwd=run.path)
         if code != 0:
             raise command_failed("the evaluation", code, log)
-        for name in wanted:
+        for name in names:
             write_atomic(cached[name], (folder / f"{name}.jsonl").read_bytes())
     return {name: _read(cached[name]) for name in MODELS}
 
