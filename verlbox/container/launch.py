@@ -38,8 +38,8 @@ NOT_STARTED = findings.register("container-not-started", "error", "The engine re
 
 RUN_LABEL, DEVICES_LABEL = "io.verlbox.run", "io.verlbox.devices"
 STOP_SECONDS = 120  # verl and Ray are given 20 s to end (process.GRACE_SECONDS), then files are put in order
-# Bytes; a limit, not a reservation. Ray asks for 30 % of the memory, at most 95 % of this or 10 GB (_private/utils.py,
-# resolve_object_store_memory), and goes to the disk, or fails, where this is smaller.
+# Bytes; a limit only. Ray wants 30 % of the memory for its object store, or 95 % of this where that is less
+# and over 10 GB; where this is smaller it falls back to /tmp (_private/utils.py, resolve_object_store_memory).
 SHARED_MEMORY = 16 << 30
 
 # Passed on by name where they are set, to runs that use the network.
