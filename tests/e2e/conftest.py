@@ -32,7 +32,7 @@ class Ended:
 
 
 def environment(runs: Path) -> dict[str, str]:
-    own = {name: CANARY for name in TOKENS}
+    own = dict.fromkeys(TOKENS, CANARY)
     return {**os.environ, **own, "VERLBOX_RUNS": str(runs), "VERLBOX_CACHE": str(runs / "cache")}
 
 

@@ -21,7 +21,13 @@ def test_the_printed_commands_pasted_into_a_shell_train(runs: Path) -> None:
     assert planned.code == 0, planned.output
     script = planned.output.partition("# the same, by hand:")[2]
     done = subprocess.run(
-        ["bash", "-c", script], env=environment(runs), cwd=runs, capture_output=True, text=True, check=False, timeout=600
+        ["bash", "-c", script],
+        env=environment(runs),
+        cwd=runs,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "step:2" in done.stdout
