@@ -167,6 +167,8 @@ RAISED: list[tuple[Config, dict[str, object], str, str]] = [
         "checkpoints-fill-disk",
         "warning",
     ),
+    ({"trainer.save_freq": 1, "trainer.max_actor_ckpt_to_keep": None}, {"total_training_steps": 140},
+     "checkpoints-fill-disk", "warning"),
     (
         {"merge.local_dir": "c/p/e/global_step_15/actor", "trainer.save_freq": 10},
         {"total_training_steps": 28},

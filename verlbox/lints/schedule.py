@@ -215,24 +215,29 @@ def checkpoint_gb(parameters: int, *, critic: bool) -> float:
 def checkpoints_fit_on_disk(s: Settings) -> Iterator[Finding]:
     parameters, frequency = s.facts.model_parameters, s.integer(SAVE)
     executed = count(s).executed
-    if not (parameters and frequency and frequency > 0 and executed and s.known(SAVE)):
+    if not (frequency and frequency > 0 and executed and s.known(SAVE)):
         return
     written = executed // frequency + (1 if executed % frequency else 0)
     keep = s.integer(KEEP["actor"])
     kept = min(written, keep) if keep and keep > 0 else written
-    size = checkpoint_gb(parameters, critic=s.critic_is_used())
-    need, free = kept * size, s.facts.free_disk_gb
-    if free is not None and need > free:
+    size = checkpoint_gb(parameters, critic=s.critic_is_used()) if parameters else None
+    need, free = kept * size if size else None, s.facts.free_disk_gb
+    each = f" of {size:.1f} GB" if size else ""
+    total = f", {need:.0f} GB together" if need else ""
+    too_much = need is not None and free is not None and need > free
+    # Where the disk is not known, a run that keeps everything it writes, and writes often, is worth a word.
+    many = free is None and kept >= 20 and not keep and s.known(KEEP["actor"])
+    if too_much or many:
+        have = f", and {free:.0f} GB are free" if free is not None else ""
         yield DISK.finding(
-            f"{kept} checkpoints of {size:.1f} GB need {need:.0f} GB, and {free:.0f} GB are free",
-            why="12 bytes a parameter and trained model (weights and AdamW's moments in fp32); nothing is deleted"
-            " unless"
+            f"{kept} checkpoints{each} are kept{total}{have}",
+            why="12 bytes a parameter and trained model (weights and AdamW's moments in fp32); nothing is deleted unless"
             f" {KEEP['actor']} says so. A full disk leaves a broken checkpoint.",
             fix=f"{KEEP['actor']}=2" + (f" {KEEP['critic']}=2" if s.critic_is_used() else "") + f", or a larger {SAVE}",
         )
-    else:
+    elif size:
         yield DISK_NOTE.finding(
-            f"{kept} checkpoints of {size:.1f} GB are kept: {need:.0f} GB",
+            f"{kept} checkpoints{each} are kept{total}",
             why="12 bytes a parameter and trained model: weights and AdamW's moments in fp32.",
             fix="",
         )
