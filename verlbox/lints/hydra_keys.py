@@ -69,7 +69,9 @@ _MOVED = {
     "0.9.1": {
         "ray_init": "ray_kwargs.ray_init",
         "critic.model.fsdp_config": "critic.fsdp",
-        "reward_model.launch_reward_fn_async": "reward.num_workers",
+        "reward_model.reward_manager": "reward.reward_manager.name",
+        "reward_model.num_workers": "reward.num_workers",
+        "reward_model.model.path": "reward.reward_model.model_path",
     },
 }
 # Not in the YAML, read by the code: below these anything may be added. verl 0.6.1: trainer/ppo/reward.py,
@@ -216,11 +218,7 @@ def legacy_keys_are_read(s: Settings) -> Iterator[Finding]:
         return
     for key, value in s.explicit.items():
         if key.startswith(_LEGACY_091) and value is not None and key in s.keys.defaults:
-            new = (
-                f"reward.{key}"
-                if not key.startswith("reward_model.")
-                else "reward." + key.replace("reward_model.", "reward_model.", 1)
-            )
+            new = _MOVED["0.9.1"].get(key, f"reward.{key}")
             decides = key == "custom_reward_function.path"
             yield IGNORED.finding(
                 f"{key} is the old key: verl {s.keys.version} accepts and ignores it",

@@ -231,8 +231,8 @@ def checkpoints_fit_on_disk(s: Settings) -> Iterator[Finding]:
         have = f", and {free:.0f} GB are free" if free is not None else ""
         yield DISK.finding(
             f"{kept} checkpoints{each} are kept{total}{have}",
-            why="12 bytes a parameter and trained model (weights and AdamW's moments in fp32); nothing is deleted unless"
-            f" {KEEP['actor']} says so. A full disk leaves a broken checkpoint.",
+            why="12 bytes a parameter and trained model (weights and AdamW's moments in fp32); nothing is deleted"
+            f" unless {KEEP['actor']} says so. A full disk leaves a broken checkpoint.",
             fix=f"{KEEP['actor']}=2" + (f" {KEEP['critic']}=2" if s.critic_is_used() else "") + f", or a larger {SAVE}",
         )
     elif size:

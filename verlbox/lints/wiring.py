@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from verlbox.findings import Finding, register
-from verlbox.lints.settings import MODEL, Settings
+from verlbox.lints.settings import MODEL, Settings, nearest
 
 PATH, NAME = "custom_reward_function.path", "custom_reward_function.name"
 NEW_PATH, NEW_NAME = "reward.custom_reward_function.path", "reward.custom_reward_function.name"
@@ -144,8 +144,6 @@ def data_source_has_a_reward(s: Settings) -> Iterator[Finding]:
     if source is None or s.get(_reward(s)[0]) or s.flag("reward_model.enable"):
         return
     if source not in _SOURCES and not source.startswith("aime"):
-        from verlbox.lints.settings import nearest
-
         guess = nearest(source.rpartition("/")[2], [known.rpartition("/")[2].lower() for known in _SOURCES])
         full = next((known for known in _SOURCES if guess and known.lower().endswith(guess)), None)
         yield NO_SCORER.finding(
