@@ -104,6 +104,16 @@ def test_a_signal_reaches_the_training_which_can_be_taken_up_again_when_the_laun
     assert '"state": "interrupted"' in (run.path / "stages/train.json").read_text()
 
 
+def test_a_container_that_someone_else_removes_is_a_finding(place: Path, client: DockerClient) -> None:
+    launched, output = _start(place, "smoke", "--name", "removed", "--until", "preprocess")
+    wait_until(lambda: "preprocess ..." in output.read_text(), "the container", 120)
+    container = launch.of_run(client, Run(place / "runs/removed"))
+    assert container is not None
+    container.remove(force=True)
+    assert launched.wait(60) in (3, 137), output.read_text()  # 137 when the engine told the exit code in time
+    assert "Traceback" not in output.read_text()
+
+
 def test_attaching_to_nothing_is_a_finding(place: Path) -> None:
     ended = command(launcher("smoke", "--name", "none", "--attach"), environment=_environment(place))
     assert ended.code == 2

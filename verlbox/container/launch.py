@@ -12,6 +12,7 @@ import contextlib
 import os
 import shlex
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from verlbox import findings, process
+from verlbox.container import engine
 from verlbox.container.devices import Chosen
 from verlbox.findings import EXIT_PREFLIGHT, EXIT_USAGE, Finding, FindingsError
 from verlbox.recipe import Recipe
@@ -275,62 +277,92 @@ def refused(contained: Contained, error: Exception) -> Finding:
 def follow(container: Container, begin: bool = False) -> int:
     """Shows a container's output as it comes, forwards SIGINT and SIGTERM, removes it, and returns its exit code.
 
-    When the launcher is killed by anything else, the container goes on. A container that ignores a signal for
-    STOP_SECONDS is killed.
+    A container that has not ended STOP_SECONDS after a signal is killed. When the launcher is killed, or told to stop
+    twice, the container goes on without it. Raises FindingsError when someone else removes the container.
     """
-    terminal = container.attrs["Config"]["Tty"]
-    stream = container.attach(stream=True, logs=not begin, stdout=True, stderr=True, demux=not terminal)
-    reader = threading.Thread(target=_copy, args=(stream, terminal), daemon=True)
+    from docker.errors import APIError, NotFound
+
+    terminal = container.attrs["Config"]["Tty"]  # its one stream is stdout
+    readers = [
+        threading.Thread(target=_copy, args=(container, name), daemon=True)
+        for name in (("stdout",) if terminal else ("stdout", "stderr"))
+    ]
     stopped: process.Interrupted | None = None
     with process.interruptible():
         try:
-            reader.start()
             if begin:
                 container.start()
                 if terminal:
                     size = shutil.get_terminal_size()
                     container.resize(size.lines, size.columns)
-            while reader.is_alive():
-                reader.join(0.2)
+            for reader in readers:
+                reader.start()
+            while any(reader.is_alive() for reader in readers):
+                readers[0].join(0.2)
+                readers[-1].join(0.2)
         except process.Interrupted as stop:
             stopped = stop
-    if stopped is not None and not _stop(container, stopped.signum, reader):
+    if stopped is not None and not _stop(container, stopped.signum, readers):
         container.remove(force=True)
         return 128 + stopped.signum
-    code = int(container.wait()["StatusCode"])
-    reader.join(10)  # its last words
-    container.remove(force=True)
+    try:
+        code = int(container.wait()["StatusCode"])
+    except NotFound as error:
+        raise FindingsError(
+            NOT_RUNNING.finding(
+                f"container {container.name} was removed while it was followed",
+                why="Its exit code is lost.",
+                fix="`python entrypoint.py status` says how far the run has come; the same command goes on.",
+            ),
+            EXIT_PREFLIGHT,
+        ) from error
+    except OSError as error:
+        raise FindingsError(engine.explain(error), EXIT_PREFLIGHT) from error
+    with contextlib.suppress(APIError):  # someone else is removing it
+        container.remove(force=True)
     return code
 
 
-def _stop(container: Container, number: int, reader: threading.Thread) -> bool:
+def _stop(container: Container, number: int, readers: Sequence[threading.Thread]) -> bool:
     """Passes a signal on and waits for the container to end; returns whether it had been started at all."""
-    from docker.errors import APIError
-
+    if not _kill(container, number):
+        return False
+    for reader in readers:
+        if reader.ident is None:  # the signal came before
+            reader.start()
     deadline = time.monotonic() + STOP_SECONDS
-    sent = False
-    while reader.is_alive() and time.monotonic() < deadline:
-        if not sent:
-            try:
-                container.kill(signal=number)
-                sent = True
-            except APIError:  # just ending, or just starting
-                container.reload()
-                if container.status == "created" and time.monotonic() > deadline - STOP_SECONDS + 5:
-                    return False
-        reader.join(0.2)
-    if reader.is_alive():
-        with contextlib.suppress(APIError):
-            container.kill()
+    for reader in readers:
+        reader.join(max(0.0, deadline - time.monotonic()))
+    if any(reader.is_alive() for reader in readers):
+        _kill(container, signal.SIGKILL)
     return True
 
 
-def _copy(stream: Iterable[Any], terminal: bool) -> None:
-    """Copies a container's output to this process's, stream by stream; on a terminal they are one."""
-    for chunk in stream:
-        parts = ((chunk, sys.stdout),) if terminal else zip(chunk, (sys.stdout, sys.stderr), strict=True)
-        for data, target in parts:
-            if data:
-                with contextlib.suppress(BrokenPipeError):
-                    target.buffer.write(data)
-                    target.flush()
+def _kill(container: Container, number: int, patience: float = 5.0) -> bool:
+    """Sends a signal to a container, which may just be starting, or have ended; False when it does not start."""
+    from docker.errors import APIError
+
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        try:
+            container.kill(signal=number)
+            return True
+        except APIError:
+            with contextlib.suppress(APIError):
+                container.reload()
+            if container.status not in ("created", "running"):
+                return True
+            time.sleep(0.2)
+    return False
+
+
+def _copy(container: Container, name: str) -> None:
+    """Copies one of a container's streams, from its beginning, to this process's stream of the same name.
+
+    Not by attaching: the SDK loses what the engine sends with its first answer then.
+    """
+    target = sys.stdout.buffer if name == "stdout" else sys.stderr.buffer
+    with contextlib.suppress(OSError):  # who reads the output has gone, or the engine has: `follow` finds out
+        for chunk in container.logs(stream=True, follow=True, stdout=name == "stdout", stderr=name == "stderr"):
+            target.write(chunk)
+            target.flush()
