@@ -55,6 +55,17 @@ def test_user_overrides_come_last_to_the_letter_and_win(tmp_path: Path) -> None:
     assert made.steps is not None and made.steps.per_epoch == 16
 
 
+def test_trackers_stay_offline_unless_the_environment_says_otherwise(tmp_path: Path) -> None:
+    made = make(tmp_path, "train.loggers=[tensorboard,wandb,swanlab]")
+    alone = plan.logger_environment(made.recipe, made.run, present={})
+    assert alone["WANDB_MODE"] == "offline"
+    assert alone["SWANLAB_MODE"] == "local"
+    assert Path(alone["WANDB_DIR"]).is_relative_to(made.run.path)
+    online = plan.logger_environment(made.recipe, made.run, present={"WANDB_MODE": "online"})
+    assert "WANDB_MODE" not in online
+    assert plan.logger_environment(make(tmp_path).recipe, made.run, present={}) == {}
+
+
 def test_a_deleted_key_is_not_in_effect(tmp_path: Path) -> None:
     assert "trainer.save_freq" not in make(tmp_path, "~trainer.save_freq").effective
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
@@ -169,9 +170,21 @@ def set_settings(settings: Mapping[str, object], overrides: list[str]) -> dict[s
     return {**result, **{override.prefix + override.key: override.value for override in parsed}}
 
 
+def logger_environment(recipe: Recipe, run: Run, present: Collection[str] = os.environ) -> dict[str, str]:
+    """Trackers write into the run and stay offline, unless the user's environment (`present`) sets their mode."""
+    places = {
+        "wandb": {"WANDB_MODE": "offline", "WANDB_DIR": str(run.logs)},
+        "swanlab": {"SWANLAB_MODE": "local", "SWANLAB_LOG_DIR": str(run.logs / "swanlab")},
+        "mlflow": {"MLFLOW_TRACKING_URI": f"sqlite:///{run.logs / 'mlflow.db'}"},
+    }
+    chosen = [places[name] for name in recipe.train.loggers if name in places]
+    return {name: value for place in chosen for name, value in place.items() if name not in present}
+
+
 def environment(recipe: Recipe, run: Run) -> dict[str, str]:
     """The environment variables that verlbox adds for verl; none of them is secret."""
     return {
+        **logger_environment(recipe, run),
         **PLATFORMS[recipe.stack].environment(recipe.train.seed),
         "TENSORBOARD_DIR": str(run.tensorboard),
         "HF_HUB_OFFLINE": "1",  # everything is here by now; a hub that hangs must not stop a training run

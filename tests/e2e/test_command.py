@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 def test_the_printed_commands_pasted_into_a_shell_train(runs: Path) -> None:
     overrides = ["train.steps=2", "trainer.save_freq=1", "data.train_batch_size=8"]
-    overrides += ["actor_rollout_ref.actor.ppo_mini_batch_size=8"]
+    overrides += ["actor_rollout_ref.actor.ppo_mini_batch_size=8", "train.loggers=[tensorboard,wandb]"]
     planned = verlbox(runs, "plan", "smoke", "--name", "pasted", *overrides)
     assert planned.code == 0, planned.output
     script = planned.output.partition("# the same, by hand:")[2]
@@ -32,6 +32,7 @@ def test_the_printed_commands_pasted_into_a_shell_train(runs: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "step:2" in done.stdout
     assert (runs / "pasted" / "checkpoints" / checkpoints.TRACKER).read_text() == "2"
+    assert list((runs / "pasted" / "logs" / "wandb").glob("offline-run-*")), "wandb keeps its record here, offline"
 
 
 @pytest.mark.long

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl import DataProto
 from verl.workers.config import HFModelConfig, RolloutConfig, SamplingConfig
 
-from verlbox.platforms import cpu_engine
+from verlbox.platforms import cpu_common, cpu_engine
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "verlbox" / "assets" / "tiny-qwen2-arithmetic"
@@ -126,12 +126,12 @@ def test_a_step_draws_the_same_again_after_a_restart_and_another_step_does_not(
     def draw(engine: cpu_engine.CpuRollout, step: int, validate: bool = False) -> list[str]:
         return answers(engine.generate_sequences(prompts(QUESTIONS[:32], global_steps=step, validate=validate)))
 
-    monkeypatch.setenv(cpu_engine.SEED_VARIABLE, "1")
+    monkeypatch.setenv(cpu_common.SEED_VARIABLE, "1")
     first, second = draw(engine, 1), draw(engine, 2)
     assert first != second
     restarted = rollout()
     assert draw(restarted, 2) == second
-    monkeypatch.setenv(cpu_engine.SEED_VARIABLE, "2")
+    monkeypatch.setenv(cpu_common.SEED_VARIABLE, "2")
     assert draw(rollout(), 2) != second
 
 
