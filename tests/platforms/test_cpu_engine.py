@@ -168,7 +168,7 @@ def test_validation_uses_its_own_sampling() -> None:
 
 def test_batches_hold_similar_lengths_and_keep_to_the_limits() -> None:
     lengths = torch.tensor([30, 5, 31, 6, 29, 200])
-    batches = [b.tolist() for b in cpu_engine.batches_by_length(lengths, new_tokens=10, max_tokens=90, max_rows=3)]
+    batches = [b.tolist() for b in cpu_common.batches_by_length(lengths, new_tokens=10, max_tokens=90, max_rows=3)]
     assert batches == [[1, 3], [4, 0], [2], [5]]
 
 
