@@ -90,7 +90,6 @@ _READ_ADDITIONS = (
     "trainer.wandb_proxy",
     "trainer.remove_previous_ckpt_in_save",
     "actor_rollout_ref.ref.model",
-    "actor_rollout_ref.rollout.seed",
     "actor_rollout_ref.rollout.repetition_penalty",
     "critic.nccl_timeout",
     "algorithm.filter_groups",
