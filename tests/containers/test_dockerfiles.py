@@ -26,9 +26,10 @@ def test_buildx_has_nothing_to_complain_about(file: Path, base: str) -> None:
     assert "no warnings found" in ended.output
 
 
-@pytest.mark.parametrize("stack", ["npu", "cuda"])
+# Of the CUDA stacks the older one: the pins of the other are for Python 3.12 only, which the stand-in may not have.
+@pytest.mark.parametrize("stack", ["npu", "cuda-061"])
 def test_all_but_the_accelerators_wheels_installs_on_a_stand_in(stack: str, base: str, client: DockerClient) -> None:
-    names = {"npu": {"NPU_BASE": base}, "cuda": {"CUDA_BASE": base, "CUDA_DEVEL": base}}[stack]
+    names = {"NPU_BASE": base} if stack == "npu" else {"CUDA_BASE": base, "CUDA_DEVEL": base}
     built = bake(stack, PARTIAL="1", IMAGES="verlbox-partial", VERSION="test", **names)
     assert built.code == 0, built.output[-5000:]
     image = f"verlbox-partial/{stack}:test"
