@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 def test_the_printed_commands_pasted_into_a_shell_train(runs: Path) -> None:
     overrides = ["train.steps=2", "trainer.save_freq=1", "data.train_batch_size=8"]
     overrides += ["actor_rollout_ref.actor.ppo_mini_batch_size=8", "train.loggers=[tensorboard,wandb]"]
+    overrides += ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32"]
     planned = verlbox(runs, "plan", "smoke", "--name", "pasted", *overrides)
     assert planned.code == 0, planned.output
     script = planned.output.partition("# the same, by hand:")[2]
@@ -42,6 +43,7 @@ def test_two_steps_on_the_real_gsm8k(runs: Path, shared: Path) -> None:
         runs,
         *("run", "smoke", "--name", "gsm8k", "dataset.source=local", f"dataset.path={path}", "train.steps=2"),
         *("data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=16", "evaluate.draws=0"),
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=64",
         *("trainer.val_before_train=false", "trainer.test_freq=-1"),
     )
     report = (runs / "gsm8k" / "report" / "report.md").read_text()
