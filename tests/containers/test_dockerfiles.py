@@ -9,7 +9,6 @@ import pytest
 
 from tests.containers.conftest import ROOT, bake, command
 from verlbox import pins
-from verlbox.container import images
 from verlbox.stacks import STACKS
 
 if TYPE_CHECKING:
@@ -42,9 +41,3 @@ def test_all_but_the_accelerators_wheels_installs_on_a_stand_in(stack: str, base
     assert {name: version for name, version in installed.items() if pinned.get(name) != version} == {}
     assert {"torch", "vllm"} & installed.keys() == set()
     client.images.remove(image)
-
-
-def test_a_base_that_is_out_of_reach_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = bake("cpu", CPU_BASE="registry.invalid/python:3.11-slim", IMAGES="verlbox-absent")
-    assert ended.code != 0
-    assert images.explain(STACKS["cpu"], ended.output.splitlines()).code == "image-unreachable", ended.output

@@ -120,6 +120,15 @@ def test_attaching_to_nothing_is_a_finding(place: Path) -> None:
     assert "container-absent" in ended.output
 
 
+def test_a_missing_image_and_no_way_to_its_base_is_a_finding(place: Path) -> None:
+    absent = {"VERLBOX_IMAGES": "verlbox-absent", "CPU_BASE": "registry.invalid/python:3.11-slim"}
+    ended = command(launcher("smoke"), environment={**_environment(place), **absent})
+    assert ended.code == 3, ended.output
+    assert "image-unreachable" in ended.output
+    assert "docs/images.md" in ended.output
+    assert not (place / "runs").exists()
+
+
 def test_a_gpu_on_an_engine_without_one_is_a_finding_with_the_fix(place: Path, client: DockerClient) -> None:
     if "nvidia" in client.info()["Runtimes"]:
         pytest.skip("this engine has NVIDIA's runtime")
