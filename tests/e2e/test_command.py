@@ -18,9 +18,9 @@ def test_the_printed_commands_pasted_into_a_shell_train(runs: Path) -> None:
     overrides = ["train.steps=2", "trainer.save_freq=1", "data.train_batch_size=8"]
     overrides += ["actor_rollout_ref.actor.ppo_mini_batch_size=8", "train.loggers=[tensorboard,wandb]"]
     overrides += ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32"]
-    planned = verlbox(runs, "plan", "smoke", "--name", "pasted", *overrides)
+    planned = verlbox(runs, "plan", "smoke", "--json", "--name", "pasted", *overrides)
     assert planned.code == 0, planned.output
-    script = planned.output.partition("# the same, by hand:")[2]
+    script = json.loads(planned.output)["script"]
     done = subprocess.run(
         ["bash", "-c", script],
         env=environment(runs),
