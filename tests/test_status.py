@@ -4,9 +4,9 @@ import io
 import json
 from pathlib import Path
 
-from verlbox import status
+from verlbox import pipeline, status
 from verlbox.console import Console
-from verlbox.run import Marker, Run, write_json
+from verlbox.run import STAGES, Marker, Run, write_json
 
 FINDING = {"severity": "warning", "code": "health-kl", "what": "far away", "why": "", "fix": "", "where": ""}
 
@@ -40,6 +40,10 @@ def test_following_a_run_that_nobody_works_on_shows_its_state_and_ends(tmp_path:
     assert "train: warning[health-kl] far away" in shown
     assert "step 5/8 | reward 0.500 | 3.0 s/step | ETA 9.0 s" in shown
     assert "no process is at work" in shown
+
+
+def test_the_stages_are_those_that_the_pipeline_runs() -> None:
+    assert pipeline.NAMES == STAGES
 
 
 def test_an_empty_run_has_not_started(tmp_path: Path) -> None:

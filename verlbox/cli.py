@@ -13,9 +13,9 @@ from pathlib import Path
 import verlbox
 from verlbox import findings
 from verlbox.findings import EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, EXIT_USAGE, FindingsError
+from verlbox.run import STAGES
 
 RECIPES = Path(__file__).parents[1] / "recipes"
-STAGES = ("download", "preprocess", "train", "merge", "evaluate", "report")
 
 # Verbs with a module of their own (`add_arguments`, `run`), imported only when the verb is used.
 MODULES = {
@@ -75,9 +75,12 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
             sub.usage = f"%(prog)s [-h] ... {sub.prog.split()[-1]} RECIPE [options] [key=value ...]"
         return sub
 
+    def in_runs(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument("--runs", help="folder that holds the runs (default: $VERLBOX_RUNS, else ./runs)")
+
     def place(sub: argparse.ArgumentParser) -> None:
         sub.add_argument("--name", help="name of the run (default: the recipe's name)")
-        sub.add_argument("--runs", help="folder that holds the runs (default: $VERLBOX_RUNS, else ./runs)")
+        in_runs(sub)
 
     run = add("run", _run, "Run a recipe, or go on with it.", recipe=True)
     place(run)
@@ -100,12 +103,12 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
 
     status = add("status", _status, "Show how far a run has come.")
     status.add_argument("run", help="a run's folder or name")
-    status.add_argument("--runs", help="folder that holds the runs (default: $VERLBOX_RUNS, else ./runs)")
+    in_runs(status)
     status.add_argument("--json", action="store_true")
 
     watch = add("watch", _watch, "Follow a run that is at work in another terminal.")
     watch.add_argument("run", help="a run's folder or name")
-    watch.add_argument("--runs", help="folder that holds the runs (default: $VERLBOX_RUNS, else ./runs)")
+    in_runs(watch)
 
     for name, (module, help_) in MODULES.items():
         sub = add(name, _of_module, help_)

@@ -292,8 +292,3 @@ def disk_full(run: Run, free: int, file: object = None) -> Finding:
 def stored_recipe(run: Run) -> Loaded:
     """The recipe that a run was last made with."""
     return recipe.load(run.path / "recipe.resolved.yaml")
-
-
-def verdict_of(run: Run) -> str | None:
-    marker = run.marker("report")
-    return None if marker is None else marker.details.get("verdict")

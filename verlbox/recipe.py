@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -180,8 +180,6 @@ class Recipe(Section):
     acceptance: list[Criterion] = []
     overrides: list[str] = Field([], description="verl overrides in Hydra's syntax, last on the command line.")
 
-    ROOTS: ClassVar[frozenset[str]]
-
     @field_validator("stack")
     @classmethod
     def _stack_exists(cls, stack: str) -> str:
@@ -195,9 +193,6 @@ class Recipe(Section):
         for text in overrides:
             hydra_overrides.parse_override(text)
         return overrides
-
-
-Recipe.ROOTS = frozenset(Recipe.model_fields)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ from verlbox.findings import EXIT_USAGE, FindingsError
 RUN_LOCKED = findings.register("run-locked", "error", "Another process is working on the same run directory.")
 RUN_UNREADABLE = findings.register("run-unreadable", "error", "A run directory is missing, or a file in it is damaged.")
 
+STAGES = ("download", "preprocess", "train", "merge", "evaluate", "report")  # a run's stages, in their order
+
 State = Literal["running", "done", "failed", "interrupted"]
 RUNS_VARIABLE = "VERLBOX_RUNS"  # where runs are kept; ./runs when unset
 

@@ -11,9 +11,8 @@ from typing import Any
 
 from verlbox.console import Console, duration
 from verlbox.metrics.read import parse_line
-from verlbox.run import Run
+from verlbox.run import STAGES, Run
 
-STAGES = ("download", "preprocess", "train", "merge", "evaluate", "report")
 SHOWN = (  # what a step's line shows: label, verl's metric, format
     ("reward", "critic/score/mean", ".3f"),
     ("length", "response_length/mean", ".1f"),

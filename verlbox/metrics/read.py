@@ -64,10 +64,6 @@ class Series:
         kept = [(s, v) for s, v in zip(self.steps, self.values, strict=True) if is_number(v)]
         return series(kept)
 
-    def between(self, first: int, last: int) -> Series:
-        """The points of the steps first to last, both included."""
-        return series([(s, v) for s, v in zip(self.steps, self.values, strict=True) if first <= s <= last])
-
 
 @dataclass(frozen=True)
 class Metrics:

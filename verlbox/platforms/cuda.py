@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from verlbox.findings import Finding
-from verlbox.platforms import ABSENT
+from verlbox.platforms import ABSENT, on_the_bus
 
 NAME = "cuda"
 ROLLOUT = "vLLM"
@@ -58,24 +58,11 @@ def driver(root: Path = Path("/")) -> str | None:
     return match[1] if match else None
 
 
-def on_the_bus(root: Path = Path("/")) -> int:
-    """How many NVIDIA GPUs the PCI bus lists, whether or not a driver serves them."""
-
-    def read(path: Path) -> str:
-        try:
-            return path.read_text().strip()
-        except OSError:
-            return ""
-
-    cards = (root / "sys/bus/pci/devices").glob("*")
-    return sum(read(c / "vendor") == NVIDIA and read(c / "class").startswith(DISPLAY) for c in cards)
-
-
 def problems(needed: int = 1, root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> list[Finding]:
     """What keeps this machine from being such a platform: fewer GPUs than needed, or no driver for them."""
     there, usable = devices(root), visible(root, environment)
     if not there:
-        cards, version = on_the_bus(root), driver(root)
+        cards, version = on_the_bus(NVIDIA, DISPLAY, root), driver(root)
         if version:
             seen = f", although the driver {version} is loaded"
             fix = (

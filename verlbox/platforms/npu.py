@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from verlbox.findings import Finding
-from verlbox.platforms import ABSENT
+from verlbox.platforms import ABSENT, on_the_bus
 
 NAME = "npu"
 ROLLOUT = "vLLM on Ascend"
@@ -37,24 +37,11 @@ def visible(root: Path = Path("/"), environment: Mapping[str, str] = os.environ)
     return [number for number in devices(root) if str(number) in re.split(r"[,\s]+", chosen.strip())]
 
 
-def on_the_bus(root: Path = Path("/")) -> int:
-    """How many Ascend cards the PCI bus lists, whether or not a driver serves them."""
-
-    def read(path: Path) -> str:
-        try:
-            return path.read_text().strip()
-        except OSError:
-            return ""
-
-    cards = (root / "sys/bus/pci/devices").glob("*")
-    return sum(read(c / "vendor") == HUAWEI and read(c / "class").startswith(ACCELERATOR) for c in cards)
-
-
 def problems(needed: int = 1, root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> list[Finding]:
     """What keeps this machine from being such a platform: fewer NPUs than needed, or no way to their driver."""
     there, usable = devices(root), visible(root, environment)
     if not there:
-        cards = on_the_bus(root)
+        cards = on_the_bus(HUAWEI, ACCELERATOR, root)
         if cards:
             fix = (
                 "In a container: start it with --device /dev/davinci0 and the control devices (`docker compose run`"

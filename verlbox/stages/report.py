@@ -13,14 +13,14 @@ from verlbox.metrics import acceptance
 from verlbox.plan import PLATFORMS, reason_log
 from verlbox.recipe import Criterion, Recipe, flat
 from verlbox.rewards import reasons
-from verlbox.run import Marker, Run, replacing
+from verlbox.run import STAGES, Marker, Run, replacing
 from verlbox.stages import Context, Outputs
 
 if TYPE_CHECKING:
     from verlbox.report.facts import DataFlow, RunFacts
 
 NAME = "report"
-EARLIER = ("download", "preprocess", "train", "merge", "evaluate")
+EARLIER = STAGES[: STAGES.index(NAME)]
 
 
 def inputs(recipe: Recipe, run: Run) -> dict[str, Any]:
