@@ -28,6 +28,7 @@ MODULES = {
     "ask": ("verlbox.ask", "Ask a run's trained model a question."),
     "report": ("verlbox.report.command", "Report on a run, a TensorBoard directory or a log."),
     "compare": ("verlbox.compare", "Compare runs."),
+    "export": ("verlbox.export.command", "Write files with which other systems run a recipe or repeat an evaluation."),
 }
 OF_RUNS = ("report", "compare")  # their arguments may be runs of ours, whose facts go into the result
 
