@@ -56,6 +56,22 @@ def test_policy(response: str, committed: tuple[str, ...]) -> None:
         ("\\frac{1}{2}", "\\frac{1}{2}"),
         ("125 \\text{ miles}", "125 \\text{ miles}"),
         ("Therefore $x \\geq 5$ is the solution.", "x \\geq 5"),
+        ("The answer is x = 5", "x = 5"),
+        ("The answer is 10 m/s", "10 m/s"),
+        ("The answer is 15 cm^2.", "15"),
+        ("The answer is (B)", "(B)"),
+        ("The answer is e^2", "e^2"),
+        # An expression in an unknown has no visible end in prose.
+        ("Let me solve this... The answer is 2x + 3", ""),
+        ("The answer is x^2", ""),
+        ("The answer is $2x + 3$", "$2x + 3$"),
+        ("2x + 3", "2x + 3"),
+        # Inline mathematics stands on one line, display does not.
+        ("Answer $ 9 $", "9"),
+        ("Answer $ \n 9 \n $", ""),
+        ("Answer $$ \n 9 \n $$", "9"),
+        ("Answer \\[ \n 9 \n \\]", "9"),
+        ("It costs 5 $\nand later 7 $", "7"),
     ],
 )
 def test_bare_answers_are_found_in_prose(text: str, bare: str) -> None:

@@ -13,10 +13,17 @@ import pytest
 
 from verlbox.rewards import answers, equivalence, graded_math, gsm8k, pool
 
-# Rows whose label contradicts the policy or another row; docs/rewards.md explains each. Number: row, from 0.
-EQUIVALENCE_DISAGREEMENTS = {20, 96, 129, 189, 262, 272, 283, 303, 309, 349, 360}
-# ... of which these two have no `note` that says so.
-UNMARKED = {20, 349}
+# Rows of equiv_cases.jsonl that cannot be met: each is contradicted by another row (its line) or by reward cases (their
+# ids), which are met. docs/rewards.md has the table.
+CONTRADICTED: dict[int, tuple[int | str, ...]] = {
+    130: (129,),  # the same pair
+    190: ("R-217",),  # the same pair
+    263: (261, 262),  # a hundredth without a percent sign
+    273: ("R-161",),  # (11,7) and (7,11) are different elements
+    284: (102, 109, "R-291"),  # hundreds of characters behind a box
+    310: (193, 311),  # the same pair
+    350: ("R-301", "R-302"),  # several answer blocks
+}
 SLACK = 2.0  # seconds above the timeout that a busy machine may add
 PATIENT = 10.0  # seconds, where values and not times are tested
 
@@ -53,14 +60,28 @@ def test_collected_equivalence_cases(shared: Path) -> None:
     rows = rows_of(shared / "data/equiv_cases.jsonl")
     verdicts = equivalence.judge(bare(rows), timeout=PATIENT)
     wrong = {
-        number
-        for number, (row, verdict) in enumerate(zip(rows, verdicts, strict=True))
+        line
+        for line, (row, verdict) in enumerate(zip(rows, verdicts, strict=True), start=1)
         if (verdict.reason == "ok") != row["expected_equal"]
     }
-    assert wrong <= EQUIVALENCE_DISAGREEMENTS
-    unmarked = {number for number in wrong if not rows[number].get("note")}
-    assert unmarked <= UNMARKED
-    assert 1 - len(unmarked) / sum(not row.get("note") for row in rows) >= 0.99
+    assert wrong == set(CONTRADICTED)
+
+
+def test_each_equivalence_case_that_is_not_met_is_contradicted_by_cases_that_are(shared: Path) -> None:
+    rows = rows_of(shared / "data/equiv_cases.jsonl")
+    cases = {case["id"]: case for case in rows_of(shared / "cases/reward_cases.jsonl")}
+    for line, others in CONTRADICTED.items():
+        row = rows[line - 1]
+        for other in others:
+            if isinstance(other, int):
+                assert rows[other - 1]["expected_equal"] != row["expected_equal"], (line, other)
+            else:
+                assert cases[other]["correct"] != row["expected_equal"], (line, other)
+                assert not cases[other]["ambiguous"], (line, other)
+    assert [rows[129][key] for key in ("prediction", "gold")] == [rows[128][key] for key in ("prediction", "gold")]
+    assert [rows[309][key] for key in ("prediction", "gold")] == [rows[192][key] for key in ("prediction", "gold")]
+    assert f"\\boxed{{{rows[189]['prediction'].strip('$')}}}" in cases["R-217"]["response"]
+    assert rows[189]["gold"].strip("$") == cases["R-217"]["ground_truth"]
 
 
 def test_real_model_answers(shared: Path) -> None:

@@ -328,6 +328,16 @@ _PROSE = re.compile(r"(?<![\\A-Za-z])(?!(?:and|or)\b)[A-Za-z]{2,}(?![A-Za-z(])")
 _BRACKETED = re.compile(r"\[([^\[\],]{1,80})\]")
 _SENTENCE_END = re.compile(r"[.!?](?=\s|$|\")|\s(?:because|since|as|I hope)\s", re.IGNORECASE)
 _LABELLED = re.compile(r"[^\d\\$:：]{2,30}[:：]\s*(-?\d[\d.,]*)\s*[$€£¥][^\d]*")
+# Words and a `$` that ends its line, with another `$` below: inline mathematics stands on one line, display may not.
+_BROKEN_SEGMENT = re.compile(r"[^$]*[A-Za-z:]\s*\$[ \t]*\n[^$]*\$[^$]*")
+# In prose letters are words. A letter in a sum, a product or a power is an unknown, and such an expression has no
+# visible end unless it is delimited or boxed; numbers, units, labels (`x = 5`) and options (`B`) have one.
+_LABEL = re.compile(r"\s*[A-Za-z]\w?(?:\([A-Za-z]\))?\s*=\s*")
+_UNIT_QUOTIENT = re.compile(r"(?<=\d)\s+[a-z]{1,2}\s*/\s*[a-z]{1,3}\W*$")
+_UNKNOWN = r"[A-DF-HJ-Za-df-hj-z](?![A-Za-z])"  # e and i are constants
+_OPEN_EXPRESSION = re.compile(
+    rf"(?<![\\A-Za-z]){_UNKNOWN}\s*[-+*/^]\s*[\w(\\]|[\w)}}]\s*[-+*/^]\s*(?:\d+(?:\.\d+)?\s*)?{_UNKNOWN}"
+)
 _LAST_NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:[.,/]\d+)?)\s*%?")
 
 
@@ -339,6 +349,8 @@ def bare_answer(text: str) -> str:
         final = re.search(r"final answer is:?\s*([^\n]{1,400})", behind, re.IGNORECASE)
         return _from_sentence(final[1]) if final else ", ".join(committed(text))
     segments = [next(group for group in match.groups() if group) for match in _MATH_SEGMENT.finditer(text)]
+    if not segments and _BROKEN_SEGMENT.fullmatch(text):
+        return ""
     prose = _PROSE.findall(_MATH_SEGMENT.sub(" ", re.sub(r"\\[A-Za-z]+\s*\{[^{}]*\}|\\[A-Za-z]+", " ", text)))
     label = bool(segments) and len(prose) == 1 and re.match(r"(?:answer|solution)\b", text, re.IGNORECASE) is not None
     if len(prose) < 3 and not label and not re.match(r"(?:final\s+)?answer\s*:", text, re.IGNORECASE):
@@ -357,15 +369,17 @@ def bare_answer(text: str) -> str:
 
 
 def _from_sentence(sentence: str) -> str:
-    """The mathematics, else the last number of the first sentence, else of the whole."""
+    """The mathematics, else the last number of the first sentence, else of the whole; empty without a clear end."""
     sentence = re.sub(r'\\?"', " ", sentence).strip()
     segments = [next(group for group in match.groups() if group) for match in _MATH_SEGMENT.finditer(sentence)]
     first = _SENTENCE_END.split(sentence.strip(), maxsplit=1)[0].strip()
     if segments and not _PROSE.search(_MATH_SEGMENT.sub(" ", first)):
         return first
     if not _PROSE.search(first):
-        return first
-    numbers = _LAST_NUMBER.findall(_MATH_SEGMENT.sub(lambda m: m[0] if re.search(r"\d", m[0]) else " ", first))
+        bare = _UNIT_QUOTIENT.sub("", _LABEL.sub("", first, count=1))
+        return "" if not segments and _OPEN_EXPRESSION.search(bare) else first
+    counted = _MATH_SEGMENT.sub(lambda m: m[0] if re.search(r"\d", m[0]) else " ", first)
+    numbers = _LAST_NUMBER.findall(_UNIT_POWER.sub(" ", counted))
     if numbers:
         return str(numbers[-1]).strip()
     numbers = _LAST_NUMBER.findall(sentence)

@@ -660,14 +660,38 @@ def _literal(node: Node) -> tuple[Fraction, int] | None:
     return (sign * node.value, node.decimals) if node.kind == "number" else None
 
 
+_LONG_DECIMAL = 6  # places from which a decimal stands for whatever value rounds to it
+
+
+def _determined(decimal: Fraction, places: int, other: Node) -> bool:
+    """Whether a decimal of four or more places determines the fraction `other`: it rounds or cuts to the decimal.
+
+    Fractions with denominators of at most q differ by 1/q^2 or more. With q^2 <= 10^(places - 3) that is a thousand
+    units of the last place, so that no other fraction as simple as this one is near: 2.6667 is 8/3, but 0.333 could be
+    333/1000 as well as 1/3.
+    """
+    try:
+        value = expressions.exact(other, {})
+    except (expressions.Inexact, ZeroDivisionError, RecursionError):
+        return False
+    if places < 4 or value.denominator**2 * 1000 > 10**places:
+        return False
+    scaled, wanted = abs(value) * 10**places, abs(decimal) * 10**places
+    return decimal * value > 0 and wanted in (scaled // 1, (scaled + Fraction(1, 2)) // 1)
+
+
 def _rounded_to_same(left: Node, right: Node) -> bool:
-    """Whether one is a decimal of six or more places and the other, written otherwise, rounds or cuts to it."""
+    """Whether one is a decimal that the other, written otherwise, rounds or cuts to: long enough to mean only that."""
     for decimal, other in ((left, right), (right, left)):
         literal = _literal(decimal)
-        if literal is None or literal[1] < 6:
+        if literal is None or literal[1] == 0:
             continue
         other_literal = _literal(other)
         if other_literal is not None and other_literal[1] > 0:
+            continue
+        if literal[1] < _LONG_DECIMAL:
+            if _determined(*literal, other):
+                return True
             continue
         value = expressions.approximate(other)
         if value is None or abs(value.imag) > 1e-12 or value.real == 0:
