@@ -13,7 +13,7 @@ from pathlib import Path
 
 from verlbox import findings, hydra_overrides, lints
 from verlbox.findings import Finding, FindingsError
-from verlbox.plan import PLATFORMS, PUBLISHED_ROWS, ROOT, Plan, Rows, set_settings
+from verlbox.plan import PLATFORMS, PUBLISHED_ROWS, ROOT, Plan, Rows, effective_settings, set_settings
 from verlbox.recipe import WRONG_VALUE, Loaded, Recipe
 from verlbox.stacks import STACKS
 
@@ -34,8 +34,12 @@ def dataset_folder(recipe: Recipe) -> Path | None:
 
 
 def count_rows(recipe: Recipe) -> Rows:
-    """The rows of a recipe's data set before filtering: counted where it is here, as published where it is not."""
+    """The rows of a recipe's data set: counted before filtering where it is here, else as known of the published set.
+
+    Of published sets with a known tokenizer and prompt the rows after filtering are known (datasets/known_rows.yaml).
+    """
     from verlbox import datasets
+    from verlbox.datasets import known
 
     try:
         folder = dataset_folder(recipe)
@@ -44,6 +48,14 @@ def count_rows(recipe: Recipe) -> Rows:
             return Rows(train, test, "before filtering")
     except FindingsError as error:
         return Rows(None, None, "unknown", tuple(error.findings))
+    if isinstance(recipe.model.source, list):
+        own = {key: value for group in recipe.train.verl.values() for key, value in group.items()}
+        lengths = {"data.max_prompt_length": recipe.dataset.max_prompt_length, **own}
+        limit = effective_settings(lengths, recipe.overrides).get("data.max_prompt_length")
+        counted = known.find(recipe.dataset.name, recipe.dataset.prompt, recipe.model.name, limit)
+        if counted is not None:
+            basis = f"after filtering at {limit} tokens, as counted with {counted.tokenizer}'s tokenizer"
+            return Rows(counted.train, counted.test, basis)
     published = PUBLISHED_ROWS.get(recipe.dataset.name)
     if published is None:
         return Rows(None, None, "known after download")

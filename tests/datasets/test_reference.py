@@ -6,9 +6,11 @@ consumed stay in front, the pattern for GSM8K and the extraction functions for M
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import re
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +18,8 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from verlbox.datasets import DATASETS, Split, convert, named, prepare, prompt_tokens, read, write_parquet
+from verlbox.datasets import DATASETS, Split, convert, known, named, prepare, prompt_tokens, read, write_parquet
+from verlbox.findings import Finding
 
 # Rows where verl's ground truth is wrong; docs/datasets.md says why.
 MATH_EXCEPTIONS = {("train", 252): ("{17}.", "17"), ("train", 5341): ("", "0"), ("train", 5343): ("", "0")}
@@ -101,17 +104,44 @@ def test_math_is_row_for_row_what_verls_script_gives_but_for_the_listed_rows(
         }
 
 
+@cache
+def _measured(data: Path, name: str, prompt: str) -> tuple[Split, Split, list[Finding]]:
+    """A full data set with the real tokenizer at 512 tokens; half a minute each on a busy machine, so counted once."""
+    folder = {"math_lighteval": "math"}.get(name, name)
+    return prepare(
+        data / folder,
+        DATASETS[name],
+        named(prompt),
+        tokenizer_path=data / "qwen2.5-tokenizer",
+        max_prompt_length=512,
+    )
+
+
+@pytest.mark.parametrize("rows", known.load().rows, ids=lambda rows: rows.prompt)
+def test_the_rows_known_before_download_are_those_that_preprocess_keeps(rows: known.KnownRows, shared: Path) -> None:
+    assert rows.max_prompt_length == 512
+    train, test, _ = _measured(shared / "data", rows.format, rows.prompt)
+    assert (len(train.rows), len(test.rows), train.prompt.sha256) == (rows.train, rows.test, rows.prompt_sha256)
+
+
+def test_the_rows_known_were_counted_with_the_published_tokenizer(shared: Path) -> None:
+    folder = shared / "data" / "qwen2.5-tokenizer"
+    (tokenizer,) = known.load().tokenizers.values()
+    files = ("tokenizer_config.json", "vocab.json", "merges.txt")
+    assert [hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in files] == [
+        tokenizer.tokenizer_config_sha256,
+        tokenizer.vocab_sha256,
+        tokenizer.merges_sha256,
+    ]
+
+
 def test_the_published_runs_row_counts_come_out(shared: Path) -> None:
-    tokenizer = shared / "data" / "qwen2.5-tokenizer"
     published = json.loads((shared / "data" / "math" / "train_kept_indices_recipe_tokenizer_512.json").read_text())
-    math = DATASETS["math_lighteval"]
     for prompt, train_kept, train_longest, test_kept in (
         ("math-think-answer", 7381, 511, 4949),
         ("math-boxed", 7425, 508, 4972),
     ):
-        train, test, findings = prepare(
-            shared / "data" / "math", math, named(prompt), tokenizer_path=tokenizer, max_prompt_length=512
-        )
+        train, test, findings = _measured(shared / "data", "math_lighteval", prompt)
         assert (len(train.rows), max(train.lengths), len(test.rows)) == (train_kept, train_longest, test_kept)
         assert {f.severity for f in findings} == {"note"}, findings
         if prompt == "math-think-answer":
@@ -121,13 +151,7 @@ def test_the_published_runs_row_counts_come_out(shared: Path) -> None:
 
 
 def test_gsm8k_loses_no_row_at_512_tokens(shared: Path) -> None:
-    train, test, findings = prepare(
-        shared / "data" / "gsm8k",
-        DATASETS["gsm8k"],
-        named("gsm8k-hash"),
-        tokenizer_path=shared / "data" / "qwen2.5-tokenizer",
-        max_prompt_length=512,
-    )
+    train, test, findings = _measured(shared / "data", "gsm8k", "gsm8k-hash")
     assert (len(train.rows), len(test.rows), findings) == (7473, 1319, [])
 
 
