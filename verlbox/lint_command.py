@@ -4,7 +4,8 @@
 
 Settings come from the command line or from each call of main_ppo in a shell script, which is read and not run. Settings
 given alone are a question about these settings; those of a script, or with --complete, are a whole configuration, in
-which everything else has verl's default. Exit code: 0 without errors, 2 with.
+which everything else has verl's default, and which the verl installed here composes where it is the release asked about
+(the default then). Exit code: 0 without errors, 2 with.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from __future__ import annotations
 import argparse
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from verlbox import findings, lints
+from verlbox import findings, lints, verl_keys
 from verlbox.findings import EXIT_OK, EXIT_USAGE, Finding, FindingsError
 from verlbox.hydra_overrides import OverrideSyntaxError, parse_override, parse_value
 from verlbox.lints import Facts, script
 from verlbox.lints.settings import PACKAGES, package_name, split_prefix
+from verlbox.verl_keys import installed
+from verlbox.verl_keys.installed import Composed
 
 SYNTAX = findings.register("override-syntax", "error", "A setting is not written as Hydra reads it.")
 TWICE = findings.register("key-set-twice", "note", "A key is set twice; the last one counts.")
@@ -165,8 +168,33 @@ def _answer(question: _Question) -> list[Finding]:
             )
         )
     facts = _reward_file(config, facts)
-    problems += lints.check(config, facts, complete=complete, config_name=name if name in _CONFIG_NAMES else None)
+    known_name = name if name in _CONFIG_NAMES else None
+    composed = None
+    if complete and known_name:
+        facts = facts if facts.verl else replace(facts, verl=installed.version())
+        composed = _composed(question.overrides, config, facts.verl, known_name)
+    problems += lints.check(config, facts, complete=complete, config_name=known_name, composed=composed)
     return [replace(problem, where=problem.where or question.where) for problem in problems]
+
+
+def _composed(
+    overrides: Sequence[str], config: Mapping[str, object], release: str | None, config_name: str
+) -> Composed | None:
+    """What the installed verl makes of a whole configuration; None where it is another release, or a value is open."""
+    if release not in verl_keys.VERSIONS or release != installed.version():
+        return None
+    if any(value in (lints.UNCERTAIN, lints.ABSENT) for value in config.values() if isinstance(value, str)):
+        return None
+    try:
+        return installed.compose(config_name, [text for text in overrides if not _is_a_fact(text.partition("=")[0])])
+    except RuntimeError:
+        return None  # the data of that release answer instead
+
+
+def _is_a_fact(name: str) -> bool:
+    """Whether a name stands for something beside verl's settings: a variable, a version, the merger."""
+    key = split_prefix(name)[1]
+    return key.startswith(("env.", "merge.")) or package_name(key) in PACKAGES or " " in key
 
 
 def _config(overrides: Sequence[str]) -> tuple[dict[str, object], list[Finding]]:
@@ -180,7 +208,7 @@ def _config(overrides: Sequence[str]) -> tuple[dict[str, object], list[Finding]]
             value: object = lints.UNCERTAIN
         elif separator and raw == lints.ABSENT:
             value = lints.ABSENT
-        elif separator and (key.startswith(("env.", "merge.")) or package_name(key) in PACKAGES or " " in key):
+        elif separator and _is_a_fact(name):
             value = raw  # not verl's: a version such as 4.10 must not become a number
         elif script.UNKNOWN in name:
             continue

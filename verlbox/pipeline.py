@@ -65,7 +65,7 @@ def run(loaded: Loaded, run: Run, options: Options, console: Console) -> int:
         resolved = recipe.resolved(loaded.recipe)
         if _read(run, "recipe.resolved.yaml") != resolved:
             write_atomic(run.path / "recipe.resolved.yaml", resolved)
-        return _run_stages(loaded, run, options, console)
+        return _run_stages(loaded, run, options, console, problems)
 
 
 def _read(run: Run, name: str) -> str | None:
@@ -94,17 +94,28 @@ def make_plan(loaded: Loaded, run: Run) -> plan.Plan:
     """The plan of a run as far as it has come: exact once preprocess is done, from what is known before."""
     marker = run.marker(preprocess.NAME)
     valid = marker is not None and marker.state == "done" and not _changes_of(loaded, run, preprocess)
-    return _plan(loaded, run, {preprocess.NAME: marker.details} if marker is not None and valid else {})
+    made = _plan(loaded, run, {preprocess.NAME: marker.details} if marker is not None and valid else {})
+    return replace(made, findings=(*made.findings, *preflight.lint(made, loaded.places)))
 
 
 def _plan(loaded: Loaded, run: Run, details: Mapping[str, Mapping[str, Any]]) -> plan.Plan:
     prepared = details.get(preprocess.NAME)
     if prepared is None:
-        made = plan.make(loaded, run, preflight.count_rows(loaded.recipe), None)
-    else:
-        rows = plan.Rows(prepared["train"]["kept"], prepared["test"]["kept"], "after filtering")
-        made = plan.make(loaded, run, rows, prepared["max_prompt_length"])
-    return replace(made, findings=(*made.findings, *preflight.lint(made, loaded.places)))
+        return plan.make(loaded, run, preflight.count_rows(loaded.recipe), None)
+    rows = plan.Rows(prepared["train"]["kept"], prepared["test"]["kept"], "after filtering")
+    return plan.make(loaded, run, rows, prepared["max_prompt_length"])
+
+
+def _lint_again(made: plan.Plan, loaded: Loaded, told: Sequence[Finding]) -> None:
+    """Shows the warnings that the exact numbers of rows and tokens add to those `told` before the data were there.
+
+    Raises FindingsError when they show an error: training must not start.
+    """
+    known = {(finding.code, finding.what) for finding in told}
+    found = [f for f in preflight.lint(made, loaded.places) if f.severity != "note" and (f.code, f.what) not in known]
+    if findings.has_errors(found):
+        raise FindingsError(found, EXIT_USAGE)
+    findings.show(found)
 
 
 def _changes_of(loaded: Loaded, run: Run, stage: ModuleType) -> list[Change]:
@@ -169,7 +180,7 @@ def _shown(value: object, limit: int = 70) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def _run_stages(loaded: Loaded, run: Run, options: Options, console: Console) -> int:
+def _run_stages(loaded: Loaded, run: Run, options: Options, console: Console, told: Sequence[Finding]) -> int:
     first = NAMES.index(options.first) if options.first else len(NAMES)
     last = NAMES.index(options.last) if options.last else len(NAMES) - 1
     details: dict[str, Mapping[str, Any]] = {}
@@ -188,6 +199,8 @@ def _run_stages(loaded: Loaded, run: Run, options: Options, console: Console) ->
         else:
             if attempts is None:
                 attempts = [*manifest.read(run).get("attempts", []), _attempt(options)]
+            if stage is train:
+                _lint_again(made, loaded, told)
             if position >= first:
                 _set_aside_results(stage, run, made)
             context = Context(made, options.offline, console, details)

@@ -31,6 +31,9 @@ _OTHER_WORDS = {
     "num_return_sequences": "actor_rollout_ref.rollout.n",
     "n_samples": "actor_rollout_ref.rollout.n",
     "group_size": "actor_rollout_ref.rollout.n",
+    "num_gens": "actor_rollout_ref.rollout.n",
+    "num_samples": "actor_rollout_ref.rollout.n",
+    "rollout_n": "actor_rollout_ref.rollout.n",
     "learning_rate": "actor_rollout_ref.actor.optim.lr",
     "num_train_epochs": "trainer.total_epochs",
     "num_epochs": "trainer.total_epochs",
@@ -122,11 +125,11 @@ def right_key(s: Settings, key: str) -> str | None:
             return new + key[len(old) :]
     parent, _, name = key.rpartition(".")
     siblings = [k for k in s.keys.defaults if k.rpartition(".")[0] == parent]
+    if name in _OTHER_WORDS and _OTHER_WORDS[name] in s.keys.defaults:
+        return _OTHER_WORDS[name]
     close = nearest(name, [k.rpartition(".")[2] for k in siblings])
     if close:
         return f"{parent}.{close}"
-    if name in _OTHER_WORDS and _OTHER_WORDS[name] in s.keys.defaults:
-        return _OTHER_WORDS[name]
     same_name = [k for k in s.keys.defaults if k.rpartition(".")[2] == name]
     if same_name:
         return nearest(key, same_name) or min(same_name, key=len)

@@ -14,6 +14,7 @@ from functools import cached_property
 
 from verlbox import verl_keys
 from verlbox.verl_keys import VerlKeys
+from verlbox.verl_keys.installed import Composed
 
 ABSENT = "<absent>"  # as a value: this key is known not to be set
 UNCERTAIN = "<uncertain>"  # as a value: the key is set, to what is not known
@@ -246,6 +247,7 @@ class Settings:
     complete: bool
     own_config: bool
     keys: VerlKeys
+    composed: Composed | None = None
 
     @cached_property
     def _values(self) -> dict[str, object]:
@@ -257,6 +259,8 @@ class Settings:
 
     def get(self, key: str) -> object:
         """The value verl would see: the given one or the default, interpolations followed; None where there is none."""
+        if self.composed is not None and key in self.composed.values:
+            return self.composed.values[key]
         return verl_keys.resolve(key, self._values)
 
     def integer(self, key: str) -> int | None:
@@ -331,10 +335,17 @@ def _flatten(key: str, value: object, sections: frozenset[str]) -> Iterator[tupl
         yield key, value
 
 
-def make(config: Mapping[str, object], facts: Facts, *, complete: bool, config_name: str | None) -> Settings:
+def make(
+    config: Mapping[str, object],
+    facts: Facts,
+    *,
+    complete: bool,
+    config_name: str | None,
+    composed: Composed | None = None,
+) -> Settings:
     """Sorts `config` (dotted keys, an Hydra prefix allowed) into verl's settings, facts and the rest.
 
-    config_name: as in `check`; None for a configuration that is not verl's.
+    config_name, composed: as in `check`; a name of None stands for a configuration that is not verl's.
     """
     explicit: dict[str, object] = {}
     prefixes: dict[str, str] = {}
@@ -344,6 +355,8 @@ def make(config: Mapping[str, object], facts: Facts, *, complete: bool, config_n
     as_facts: dict[str, object] = {}
     version = facts.verl or facts.packages.get("verl") or str(config.get("verl") or "") or None
     keys = verl_keys.load(version, config_name or "ppo_trainer")
+    if composed is not None:
+        keys = replace(keys, defaults=composed.defaults)
     for name, value in config.items():
         prefix, key = split_prefix(name)
         if value == ABSENT:
@@ -366,7 +379,7 @@ def make(config: Mapping[str, object], facts: Facts, *, complete: bool, config_n
     facts, _ = add_facts(facts, as_facts)
     own = config_name is None
     sets = (frozenset(absent), frozenset(uncertain))
-    return Settings(explicit, prefixes, *sets, other, facts, complete and not own, own, keys)
+    return Settings(explicit, prefixes, *sets, other, facts, complete and not own, own, keys, composed)
 
 
 def _is_a_version(key: str, value: object) -> bool:

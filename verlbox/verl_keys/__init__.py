@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
@@ -31,26 +31,17 @@ class VerlKeys:
     fields: Mapping[str, frozenset[str]]
     closed: frozenset[str]
 
-    @property
+    @cached_property
     def sections(self) -> frozenset[str]:
-        return _sections(self.version, self.config_name)
+        """The keys that hold other keys."""
+        parts = (key.split(".") for key in self.defaults)
+        return frozenset(".".join(names[:end]) for names in parts for end in range(1, len(names)))
 
 
 @cache
 def _read(version: str, config_name: str) -> dict[str, object]:
     data: dict[str, object] = json.loads((FOLDER / f"{version}-{config_name}.json").read_text(encoding="utf-8"))
     return data
-
-
-@cache
-def _sections(version: str, config_name: str) -> frozenset[str]:
-    found: set[str] = set()
-    defaults = _read(version, config_name)["defaults"]
-    assert isinstance(defaults, dict)
-    for key in defaults:
-        parts = key.split(".")
-        found.update(".".join(parts[:end]) for end in range(1, len(parts)))
-    return frozenset(found)
 
 
 def load(version: str | None = None, config_name: str = "ppo_trainer") -> VerlKeys:
