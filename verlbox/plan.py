@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from verlbox import hydra_overrides
+from verlbox import cluster, hydra_overrides
 from verlbox.findings import Finding
 from verlbox.platforms import cpu, cpu_091, cuda, npu
 from verlbox.recipe import Loaded, Recipe
@@ -127,7 +127,7 @@ def compile_settings(recipe: Recipe, run: Run, rows: Rows, prompt_length: int | 
         f"+{keys.reward_arguments}.reason_log": str(reason_log(run)),
         **{f"+{keys.reward_arguments}.{name}": value for name, value in recipe.reward.arguments.items()},
         "trainer.n_gpus_per_node": recipe.train.devices,
-        "trainer.nnodes": 1,
+        "trainer.nnodes": recipe.cluster.nodes,
         "trainer.total_epochs": recipe.train.epochs,
         "trainer.project_name": "verlbox",
         "trainer.experiment_name": run.name,
@@ -157,6 +157,27 @@ def effective_settings(settings: Mapping[str, object], overrides: list[str]) -> 
         override = hydra_overrides.parse_override(text)
         if override.prefix == "~":
             effective.pop(override.key, None)
+OWN_RAY = "ray_kwargs.ray_init."  # settings of a Ray that verl starts; Ray refuses most of them in a cluster
+
+
+def ray_settings(recipe: Recipe, run: Run, platform: Mapping[str, object]) -> dict[str, object]:
+    """The platform's settings, made those of a job in an existing Ray cluster where the recipe joins one.
+
+    verl hands `ray_kwargs.ray_init` to ray.init as it is (0.6.1 and 0.9.1 trainer/main_ppo.py, run_ppo). Processes of
+    a cluster have the environment of their node, not ours, so that the variables travel as Ray's runtime environment.
+    """
+    joined = cluster.address(recipe)
+    if joined is None:
+        return dict(platform)
+    variables = environment(recipe, run)
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, (variables["PYTHONPATH"], os.environ.get("PYTHONPATH"))))
+    return {
+        **{key: value for key, value in platform.items() if not key.lstrip("+").startswith(OWN_RAY)},
+        f"+{OWN_RAY}address": joined,
+        **{f"+{OWN_RAY}runtime_env.env_vars.{name}": variables[name] for name in sorted(variables)},
+    }
+
+
         else:
             effective[override.key] = override.value
     return effective
@@ -260,6 +281,9 @@ def as_text(plan: Plan, commands: str, memory: str = "") -> str:
 
 
 def _count(number: int | None) -> str:
+    joined = cluster.address(recipe)
+    if joined is not None:
+        lines.append(f"cluster  {recipe.cluster.nodes} nodes with {recipe.train.devices} devices each, Ray at {joined}")
     return "?" if number is None else f"{number:,}"
 
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
-from verlbox import findings, hydra_overrides, lints
-from verlbox.findings import Finding, FindingsError
-from verlbox.plan import PLATFORMS, PUBLISHED_ROWS, ROOT, Plan, Rows, effective_settings, set_settings
+from verlbox import cluster, findings, hydra_overrides, lints, verl_keys
+from verlbox.findings import EXIT_PREFLIGHT, Finding, FindingsError
+from verlbox.plan import PLATFORMS, PUBLISHED_ROWS, ROOT, Plan, Rows, effective_settings, set_settings, verl_command
 from verlbox.recipe import WRONG_VALUE, Loaded, Recipe
 from verlbox.stacks import STACKS
 
@@ -99,7 +99,9 @@ def check(loaded: Loaded, plan: Plan) -> list[Finding]:
     """All findings about a plan on this machine."""
     stack = STACKS[loaded.recipe.stack]
     where = loaded.places.get("stack", str(loaded.path))
-    absent = [replace(finding, where=where) for finding in PLATFORMS[stack.name].problems(loaded.recipe.train.devices)]
+    own_ray = cluster.address(loaded.recipe) is None  # else the devices are the cluster's
+    there = PLATFORMS[stack.name].problems(loaded.recipe.train.devices) if own_ray else []
+    absent = [replace(finding, where=where) for finding in there]
     problems = [*plan.findings, *_criteria(loaded), *absent]
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
@@ -141,3 +143,17 @@ def _criteria(loaded: Loaded) -> list[Finding]:
                 )
             )
     return problems
+    if not own_ray and not findings.has_errors(problems):
+        _refuse_cluster(plan)
+def _refuse_cluster(plan: Plan) -> None:
+    """Raises FindingsError when training is still to come and the cluster that it joins cannot carry it."""
+    from verlbox.cluster import check as cluster_check
+
+    marker = plan.run.marker("train")
+    if marker is not None and marker.state == "done":
+        return
+    problems = cluster_check.problems(plan)
+    if problems:
+        raise FindingsError(problems, EXIT_PREFLIGHT)
+
+

@@ -136,6 +136,15 @@ class Evaluate(Section):
     enabled: bool = True
     draws: int = Field(0, ge=0, description="Sampled answers a prompt besides the greedy one; 0 for greedy only.")
     temperature: float = Field(1.0, gt=0)
+class Cluster(Section):
+    """Training past one machine, on a Ray cluster that exists already; docs/cluster.md."""
+
+    nodes: Positive = Field(1, description="Machines (trainer.nnodes), each with train.devices accelerators.")
+    address: str | None = Field(
+        None, description="host:port of the cluster's head; null: $RAY_ADDRESS, else auto with several nodes."
+    )
+
+
     batch_size: Positive = Field(256, description="Prompts generated together (execution only).")
 
 
@@ -178,6 +187,7 @@ class Recipe(Section):
         {}, description="Bounds of the health checks while training; see docs/diagnosis.md for the defaults."
     )
     acceptance: list[Criterion] = []
+    cluster: Cluster = Cluster()
     overrides: list[str] = Field([], description="verl overrides in Hydra's syntax, last on the command line.")
 
     @field_validator("stack")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import verlbox
-from verlbox import checkpoints, findings, hydra_overrides, ladder, process
+from verlbox import checkpoints, cluster, findings, hydra_overrides, ladder, process
 from verlbox.console import Console
 from verlbox.findings import Finding
 from verlbox.metrics.read import parse_line
@@ -59,6 +59,7 @@ RAY_START_FAILED = (
 
 def inputs(recipe: Recipe, run: Run) -> dict[str, Any]:
     """Every setting that training depends on, and the software that gives it its meaning."""
+    # Checkpoints are shards of one world size, so nodes count; where the cluster is does not.
     settings = {"train": recipe.train, "reward": recipe.reward}
     stack = STACKS[recipe.stack]
     return {
@@ -66,6 +67,7 @@ def inputs(recipe: Recipe, run: Run) -> dict[str, Any]:
         "verl": stack.verl,
         "verlbox": verlbox.__version__,
         "overrides": recipe.overrides,
+        "cluster.nodes": recipe.cluster.nodes,
         **{key: value for name, section in settings.items() for key, value in flat(section, name).items()},
     }
 
@@ -226,10 +228,15 @@ def _attempt(context: Context, steps: Steps, done: int, log: Path, rungs: list[d
             context.console.line(findings.to_text([finding]))
 
     run.tensorboard.mkdir(parents=True, exist_ok=True)
-    context.console.line("starting Ray and verl (half a minute or more) ...")
+    joined = cluster.address(plan.recipe)
+    context.console.line(
+        f"starting {'Ray and verl' if joined is None else f'verl on the Ray cluster {joined}'} (half a minute or more) ..."
+    )
     begin = log.stat().st_size if log.exists() else 0
     with ray_folder(run) as (ray_tmp, keep_logs):
-        environment = {**child_environment(plan), "RAY_TMPDIR": str(ray_tmp)}
+        environment = child_environment(plan)
+        if joined is None:  # Ray finds the cluster of this machine by the folder that it was started with
+            environment["RAY_TMPDIR"] = str(ray_tmp)
         code = process.run(command, log=log, tag=run.tag, environment=environment, cwd=run.path, on_line=on_line)
         if code != 0:
             keep_logs()

@@ -1,0 +1,43 @@
+"""Past one machine: which Ray cluster a run joins, and what each of its nodes has to offer.
+
+verlbox starts no cluster and stops none; `submit`, KubeRay, Slurm, compose or `ray start` do (docs/cluster.md). With an
+address, or several nodes, training joins the cluster as one more job of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+
+from verlbox.recipe import Recipe
+from verlbox.stacks import STACKS, PlatformName
+
+ADDRESS_VARIABLE = "RAY_ADDRESS"
+# The Ray resources that one device is, by platform. verl places its workers by the first and counts devices by GPU or
+# NPU (verl v0.6.1 single_controller/ray/base.py, get_placement_groups; trainer/ppo/ray_trainer.py,
+# _check_resource_available), so that the CPU's logical device is both.
+RESOURCES: Mapping[PlatformName, tuple[str, ...]] = {"npu": ("NPU",), "cuda": ("GPU",), "cpu": ("cpu", "GPU")}
+
+
+def address(recipe: Recipe, environment: Mapping[str, str] = os.environ) -> str | None:
+    """The address of the cluster that a run joins; None when it starts a Ray of its own.
+
+    The recipe's, else RAY_ADDRESS (which Ray sets in the jobs that are submitted to it), else `auto`, the cluster that
+    runs on this machine, where the recipe wants several nodes.
+    """
+    return recipe.cluster.address or environment.get(ADDRESS_VARIABLE) or ("auto" if recipe.cluster.nodes > 1 else None)
+
+
+def needed(recipe: Recipe) -> dict[str, int]:
+    """What each node must have free for the recipe, by Ray's names of resources: devices, and a CPU for each."""
+    names = ("CPU", *RESOURCES[STACKS[recipe.stack].platform])
+    return dict.fromkeys(names, recipe.train.devices)
+
+
+def node_options(recipe: Recipe) -> list[str]:
+    """The options of `ray start` that make a node offer the recipe's devices, whether Ray finds them itself or not."""
+    names = RESOURCES[STACKS[recipe.stack].platform]
+    custom = {name: recipe.train.devices for name in names if name != "GPU"}
+    options = [f"--num-gpus={recipe.train.devices}"] if "GPU" in names else []
+    return [*options, f"--resources={json.dumps(custom, separators=(',', ':'))}"] if custom else options
