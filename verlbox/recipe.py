@@ -32,6 +32,9 @@ BAD_OVERRIDE = findings.register("override-unreadable", "error", "An argument is
 
 Hub = Literal["modelscope", "huggingface", "mirror"]
 Source = Literal["modelscope", "huggingface", "mirror", "local", "bundled"]
+ModelSource = Literal["modelscope", "huggingface", "mirror", "local", "bundled", "random"]
+NEED_PATH = ("local", "random")
+AT_HAND = ("local", "bundled", "random")  # no hub is asked
 DEFAULT_HUBS: list[Hub] = ["modelscope", "huggingface", "mirror"]
 
 # verl's configuration groups under the headings that its own scripts use; a key stands under the heading it belongs to.
@@ -67,9 +70,12 @@ class Model(Section):
     """The model that is trained."""
 
     name: str = Field(description="Hub name such as Qwen/Qwen2.5-0.5B-Instruct, or the name of a bundled model.")
-    source: Source | list[Hub] = Field(DEFAULT_HUBS, description="Where it comes from; a list is tried in order.")
+    source: ModelSource | list[Hub] = Field(
+        DEFAULT_HUBS,
+        description="Where it comes from; a list is tried in order. random: the shape with random weights, for speed.",
+    )
     revision: str | None = Field(None, description="Commit or tag on the hub; null takes the newest and records it.")
-    path: str | None = Field(None, description="Folder, for source: local.")
+    path: str | None = Field(None, description="Folder, for source: local; the tokenizer's, for random.")
 
 
 class Dataset(Section):
@@ -130,12 +136,6 @@ class Train(Section):
         return groups
 
 
-class Evaluate(Section):
-    """Base and trained model on the held-out set, same prompts, same grader."""
-
-    enabled: bool = True
-    draws: int = Field(0, ge=0, description="Sampled answers a prompt besides the greedy one; 0 for greedy only.")
-    temperature: float = Field(1.0, gt=0)
 class Cluster(Section):
     """Training past one machine, on a Ray cluster that exists already; docs/cluster.md."""
 
@@ -145,6 +145,12 @@ class Cluster(Section):
     )
 
 
+class Evaluate(Section):
+    """Base and trained model on the held-out set, same prompts, same grader."""
+
+    enabled: bool = True
+    draws: int = Field(0, ge=0, description="Sampled answers a prompt besides the greedy one; 0 for greedy only.")
+    temperature: float = Field(1.0, gt=0)
     batch_size: Positive = Field(256, description="Prompts generated together (execution only).")
 
 
@@ -181,13 +187,13 @@ class Recipe(Section):
     dataset: Dataset
     reward: Reward
     train: Train
+    cluster: Cluster = Cluster()
     evaluate: Evaluate = Evaluate()
     report: Report = Report()
     health: dict[HealthBound, int | float] = Field(
         {}, description="Bounds of the health checks while training; see docs/diagnosis.md for the defaults."
     )
     acceptance: list[Criterion] = []
-    cluster: Cluster = Cluster()
     overrides: list[str] = Field([], description="verl overrides in Hydra's syntax, last on the command line.")
 
     @field_validator("stack")
@@ -471,16 +477,16 @@ def _missing_files(recipe: Recipe, places: Mapping[str, str]) -> list[Finding]:
     problems: list[Finding] = []
     for key, section in (("dataset", recipe.dataset), ("model", recipe.model)):
         where = places.get(f"{key}.path") or places.get(f"{key}.source", "")
-        if section.source == "local" and section.path is None:
+        if section.source in NEED_PATH and section.path is None:
             problems.append(
                 MISSING_KEY.finding(
-                    f"{key}.source is local, but {key}.path is not set",
-                    why="A local source needs a place.",
+                    f"{key}.source is {section.source}, but {key}.path is not set",
+                    why="A local source needs a place, and random weights a folder to take the tokenizer from.",
                     fix=f"Set {key}.path=FOLDER.",
                     where=where,
                 )
             )
-        elif section.path is not None and section.source != "local":
+        elif section.path is not None and section.source not in NEED_PATH:
             problems.append(
                 WRONG_VALUE.finding(
                     f"{key}.path is set, but {key}.source is {section.source}",

@@ -24,6 +24,7 @@ class VerlKeys:
     reward_manager: str
     reward_manager_name: str
     rollout_seed: str | None  # the engine's sampling seed
+    sampler: str | None  # prefix of `path` and `name` of the trainer's replay buffer
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ VERL_KEYS: dict[str, VerlKeys] = {
         reward_manager="reward_model.reward_manager",
         reward_manager_name="batch",
         rollout_seed=None,  # RolloutConfig has no such field; the engine always starts from 0
+        sampler=None,
     ),
     "0.9.1": VerlKeys(
         reward_path="reward.custom_reward_function.path",
@@ -56,6 +58,7 @@ VERL_KEYS: dict[str, VerlKeys] = {
         reward_manager="reward.reward_manager.name",
         reward_manager_name="naive",
         rollout_seed="actor_rollout_ref.rollout.seed",
+        sampler="trainer.v1.sampler.custom_sampler",
     ),
 }
 

@@ -25,7 +25,7 @@ from verlbox import findings, process
 from verlbox.container import engine
 from verlbox.container.devices import Chosen
 from verlbox.findings import EXIT_PREFLIGHT, EXIT_USAGE, Finding, FindingsError
-from verlbox.recipe import Recipe
+from verlbox.recipe import AT_HAND, Recipe
 from verlbox.run import RUNS_VARIABLE, Run
 from verlbox.stacks import STACKS
 from verlbox.stages.download import CACHE_VARIABLE
@@ -115,10 +115,9 @@ def describe(
 
 def needs_network(recipe: Recipe) -> bool:
     """Whether a run talks to anything outside: a hub, or a logger's server."""
-    at_hand = ("local", "bundled")
     return (
-        recipe.model.source not in at_hand
-        or recipe.dataset.source not in at_hand
+        recipe.model.source not in AT_HAND
+        or recipe.dataset.source not in AT_HAND
         or any(logger != "tensorboard" for logger in recipe.train.loggers)
     )
 

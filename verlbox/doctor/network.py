@@ -14,7 +14,7 @@ from verlbox.doctor.host import CLOCK
 from verlbox.doctor.machine import Machine, Reply
 from verlbox.doctor.subject import Checked, Repair, Subject
 from verlbox.findings import Finding
-from verlbox.recipe import Dataset, Model
+from verlbox.recipe import AT_HAND, Dataset, Model
 
 UNREACHABLE = findings.register("source-unreachable", "error", "No source of the model or data set answers.")
 SILENT = findings.register("source-silent", "note", "A source does not answer, another one does.")
@@ -47,7 +47,7 @@ def sources(subject: Subject) -> Checked:
     cache = subject.machine.path(subject.cache)
     wanted: dict[str, list[str]] = {}
     for kind, section in (("model", subject.recipe.model), ("dataset", subject.recipe.dataset)):
-        names = [name for name in _sources(section) if name not in ("local", "bundled")]
+        names = [name for name in _sources(section) if name not in AT_HAND]
         if names and not _cached(cache, kind, section):
             wanted[f"{kind} {section.name}"] = names
     if not wanted:

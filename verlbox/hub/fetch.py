@@ -23,7 +23,7 @@ from pathlib import Path
 from verlbox import run
 from verlbox.datasets.files import find as find_split
 from verlbox.findings import EXIT_STAGE, EXIT_USAGE, Code, Finding, FindingsError, register
-from verlbox.hub import bundled, client, local, verify
+from verlbox.hub import bundled, client, local, random_weights, verify
 from verlbox.hub.client import redacted
 from verlbox.hub.spec import (
     MODELSCOPE_NAMES,
@@ -156,9 +156,12 @@ def _fetch(errand: _Errand, offline: bool, endpoints: Mapping[Source, str] | Non
     kind, spec = errand.kind, errand.spec
     if "bundled" in spec.sources:
         return local.fetch(kind, spec, bundled.path(kind, spec.name), "bundled")
-    if "local" in spec.sources:
+    if "local" in spec.sources or "random" in spec.sources:
         if spec.path is None:
-            raise ValueError(f"{spec.name}: source local without a path")
+            raise ValueError(f"{spec.name}: source {spec.sources[0]} without a path")
+        if "random" in spec.sources:
+            made = random_weights.path(spec.name, spec.path, errand.shelf.parents[1])
+            return local.fetch(kind, spec, made, "random")
         return local.fetch(kind, spec, spec.path, "local")
     if is_offline(offline):
         return _from_cache_only(kind, spec, errand.shelf)

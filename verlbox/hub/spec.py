@@ -10,7 +10,7 @@ from typing import Literal
 from verlbox.findings import Finding
 
 Kind = Literal["model", "dataset"]
-Source = Literal["modelscope", "huggingface", "mirror", "local", "bundled"]
+Source = Literal["modelscope", "huggingface", "mirror", "local", "bundled", "random"]
 DEFAULT_SOURCES: tuple[Source, ...] = ("modelscope", "huggingface", "mirror")
 
 RECORD = ".verlbox-files.json"
@@ -26,7 +26,8 @@ MODELSCOPE_NAMES: dict[str, str] = {
 class ModelSpec:
     """A model as a recipe names it. `sources` are tried in order; `revision` None takes the newest and records it.
 
-    `path` is for the source `local`; `name` is a hub name such as Qwen/Qwen2.5-0.5B-Instruct or a bundled one.
+    `path` is for the source `local`, and for `random` the folder of its tokenizer; `name` is a hub name such as
+    Qwen/Qwen2.5-0.5B-Instruct or a bundled one.
     """
 
     name: str

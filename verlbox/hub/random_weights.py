@@ -1,0 +1,95 @@
+"""Models of a known shape with random weights, for measuring speed and memory where no weights can be fetched.
+
+Such a model answers with noise that rarely ends by itself: it shows how fast a run is, never what it learns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from verlbox import memory
+from verlbox.findings import EXIT_STAGE, FindingsError, register
+
+UNKNOWN = register("random-model-unknown", "error", "source: random asks for a model whose shape is not known.")
+FAILED = register("random-model-failed", "error", "The random weights could not be made.")
+
+SEED = 1
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json")
+# What the planner's table leaves out of Qwen2.5's config.json (and generation_config.json: eos_token_id).
+DETAILS: Mapping[str, object] = {
+    "rope_theta": 1_000_000.0,
+    "rms_norm_eps": 1e-06,
+    "bos_token_id": 151643,
+    "eos_token_id": [151645, 151643],
+    "pad_token_id": 151643,
+}
+
+
+def path(name: str, tokenizer: Path, cache: Path) -> Path:
+    """A folder with a model of the shape of `name`, bfloat16, and the tokenizer of that folder; made when absent.
+
+    Raises FindingsError (`random-model-unknown`, `random-model-failed`).
+    """
+    if memory.known_config(name) is None:
+        raise FindingsError(
+            UNKNOWN.finding(
+                f"the shape of {name} is not known",
+                why="source: random makes weights from verlbox's own table of shapes.",
+                fix=f"Known: {', '.join(memory.KNOWN_CONFIGS)} (and their -Instruct).",
+            )
+        )
+    folder = cache / "models" / f"{name.replace('/', '--')}--random"
+    if not (folder / "model.safetensors").is_file():
+        # A process of its own: whoever runs a pipeline should not hold torch for the rest of it.
+        command = [sys.executable, __file__, name, str(folder)]
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(Path(__file__).parents[2])}
+        made = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+        if made.returncode != 0:
+            raise FindingsError(
+                FAILED.finding(
+                    f"no random weights for {name}: {(made.stderr.strip() or '?').splitlines()[-1]}",
+                    why="Without weights there is nothing to train.",
+                    fix=f"Look at `{' '.join(command)}`.",
+                ),
+                EXIT_STAGE,
+            )
+    for file in TOKENIZER_FILES:
+        if (tokenizer / file).is_file():
+            shutil.copyfile(tokenizer / file, folder / file)
+    return folder
+
+
+def make(name: str, folder: Path) -> None:
+    """Writes config.json, generation_config.json and model.safetensors: weights as transformers initialises them."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+    shape = dict(memory.known_config(name) or {})
+    config = AutoConfig.for_model(shape.pop("model_type"), **{**DETAILS, **shape})
+    torch.manual_seed(SEED)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
+    model.save_pretrained(partial, max_shard_size="1TB")
+    eos = DETAILS["eos_token_id"]
+    GenerationConfig(eos_token_id=eos, pad_token_id=DETAILS["pad_token_id"]).save_pretrained(partial)
+    # transformers' config keeps one end token only; vLLM and verl read the list from generation_config.json.
+    written = json.loads((partial / "config.json").read_text(encoding="utf-8"))
+    (partial / "config.json").write_text(json.dumps({**written, "eos_token_id": 151645}, indent=2), encoding="utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=make.__doc__)
+    parser.add_argument("name")
+    parser.add_argument("folder", type=Path)
+    arguments = parser.parse_args()
+    arguments.folder.parent.mkdir(parents=True, exist_ok=True)
+    make(arguments.name, arguments.folder)
