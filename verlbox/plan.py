@@ -119,7 +119,7 @@ def compile_settings(recipe: Recipe, run: Run, rows: Rows, prompt_length: int | 
         "data.filter_overlong_prompts": False,  # preprocess did it, and counted
         "data.truncation": "error",
         "data.seed": recipe.train.seed,
-        **PLATFORMS[stack.name].verl_overrides(recipe.train.devices),
+        **ray_settings(recipe, run, PLATFORMS[stack.name].verl_overrides(recipe.train.devices)),
         "actor_rollout_ref.model.path": str(base_model(run)),
         keys.reward_path: str(ROOT / "verlbox" / "rewards" / f"{recipe.reward.name}.py"),
         keys.reward_function: keys.reward_function_name,
@@ -178,6 +178,13 @@ def ray_settings(recipe: Recipe, run: Run, platform: Mapping[str, object]) -> di
     }
 
 
+def effective_settings(settings: Mapping[str, object], overrides: list[str]) -> dict[str, object]:
+    """The settings without Hydra's prefixes, with the user's overrides applied on top in their order."""
+    effective = {key.lstrip("+"): value for key, value in settings.items()}
+    for text in overrides:
+        override = hydra_overrides.parse_override(text)
+        if override.prefix == "~":
+            effective.pop(override.key, None)
         else:
             effective[override.key] = override.value
     return effective
