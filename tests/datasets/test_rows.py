@@ -17,7 +17,6 @@ from verlbox.datasets import (
     BadRow,
     RawSplit,
     Row,
-    build,
     convert,
     named,
     overlap,
@@ -155,20 +154,18 @@ def _good(count: int) -> list[dict[str, object]]:
 
 def test_the_share_of_bad_rows_decides_and_the_finding_names_the_first() -> None:
     records: list[dict[str, object]] = [*_good(99), {"question": "q", "answer": "none"}]
-    split = build(_raw(records), DATASETS["gsm8k"], named("none"))
+    split = convert(_raw(records), DATASETS["gsm8k"], named("none"))
     assert [f.severity for f in split.findings] == ["warning"]
     assert split.counts == {"read": 100, "kept": 99, "too_long": 0, "bad": 1, "bad: no-answer": 1}
-    with pytest.raises(FindingsError) as error:
-        build(_raw([*records, {"question": "q", "answer": "none"}]), DATASETS["gsm8k"], named("none"))
-    assert error.value.exit_code == 4
-    assert "2 of 101 rows (1.98%)" in error.value.findings[0].what
-    assert error.value.findings[0].where == "train.jsonl:100"
+    split = convert(_raw([*records, {"question": "q", "answer": "none"}]), DATASETS["gsm8k"], named("none"))
+    assert split.findings[0].severity == "error"
+    assert "2 of 101 rows (1.98%)" in split.findings[0].what
+    assert split.findings[0].where == "train.jsonl:100"
 
 
 def test_nothing_left_is_an_error_even_when_every_bad_row_is_allowed() -> None:
-    with pytest.raises(FindingsError) as error:
-        build(_raw([{"question": "q", "answer": 72}]), DATASETS["gsm8k"], named("none"), max_bad_share=1.0)
-    assert "dataset-empty" in {f.code for f in error.value.findings}
+    split = convert(_raw([{"question": "q", "answer": 72}]), DATASETS["gsm8k"], named("none"), max_bad_share=1.0)
+    assert ("dataset-empty", "error") in {(f.code, f.severity) for f in split.findings}
 
 
 def test_repeats_are_a_note_when_few_and_a_warning_when_many() -> None:

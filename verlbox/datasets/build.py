@@ -13,7 +13,7 @@ from verlbox.datasets import arithmetic, gsm8k, math_lighteval, prepared
 from verlbox.datasets.files import EMPTY, RawSplit, read
 from verlbox.datasets.prompts import Prompt
 from verlbox.datasets.rows import BadRow, Row, excerpt
-from verlbox.findings import EXIT_STAGE, Finding, FindingsError, Severity, has_errors, register
+from verlbox.findings import EXIT_STAGE, Finding, FindingsError, Severity, register
 
 if TYPE_CHECKING:
     import pyarrow
@@ -131,29 +131,6 @@ def convert(
     if not findings:
         findings += _row_findings(split, max_prompt_length, max_bad_share)
     return replace(split, findings=tuple(findings))
-
-
-def build(
-    raw: RawSplit,
-    dataset: Dataset,
-    prompt: Prompt,
-    *,
-    tokenizer_path: Path | None = None,
-    max_prompt_length: int | None = None,
-    max_bad_share: float = 0.01,
-) -> Split:
-    """`convert`, but raises FindingsError (exit code 4) when one of the findings is an error."""
-    split = convert(
-        raw,
-        dataset,
-        prompt,
-        tokenizer_path=tokenizer_path,
-        max_prompt_length=max_prompt_length,
-        max_bad_share=max_bad_share,
-    )
-    if has_errors(split.findings):
-        raise FindingsError(split.findings, exit_code=EXIT_STAGE)
-    return split
 
 
 def prepare(
