@@ -150,13 +150,6 @@ def compile_settings(recipe: Recipe, run: Run, rows: Rows, prompt_length: int | 
     return settings
 
 
-def effective_settings(settings: Mapping[str, object], overrides: list[str]) -> dict[str, object]:
-    """The settings without Hydra's prefixes, with the user's overrides applied on top in their order."""
-    effective = {key.lstrip("+"): value for key, value in settings.items()}
-    for text in overrides:
-        override = hydra_overrides.parse_override(text)
-        if override.prefix == "~":
-            effective.pop(override.key, None)
 OWN_RAY = "ray_kwargs.ray_init."  # settings of a Ray that verl starts; Ray refuses most of them in a cluster
 
 
@@ -281,6 +274,9 @@ def as_text(plan: Plan, commands: str, memory: str = "") -> str:
         f"steps    {_steps_text(plan)}",
         f"run      {plan.run.path}",
     ]
+    joined = cluster.address(recipe)
+    if joined is not None:
+        lines.append(f"cluster  {recipe.cluster.nodes} nodes with {recipe.train.devices} devices each, Ray at {joined}")
     if memory:
         lines.append(memory)
     resolved = resolved_recipe(recipe).rstrip()
@@ -288,9 +284,6 @@ def as_text(plan: Plan, commands: str, memory: str = "") -> str:
 
 
 def _count(number: int | None) -> str:
-    joined = cluster.address(recipe)
-    if joined is not None:
-        lines.append(f"cluster  {recipe.cluster.nodes} nodes with {recipe.train.devices} devices each, Ray at {joined}")
     return "?" if number is None else f"{number:,}"
 
 
