@@ -122,7 +122,21 @@ def check(loaded: Loaded, plan: Plan) -> list[Finding]:
                 where=where,
             )
         )
+    if not own_ray and not findings.has_errors(problems):
+        _refuse_cluster(plan)
     return problems
+
+
+def _refuse_cluster(plan: Plan) -> None:
+    """Raises FindingsError when training is still to come and the cluster that it joins cannot carry it."""
+    from verlbox.cluster import check as cluster_check
+
+    marker = plan.run.marker("train")
+    if marker is not None and marker.state == "done":
+        return
+    problems = cluster_check.problems(plan)
+    if problems:
+        raise FindingsError(problems, EXIT_PREFLIGHT)
 
 
 def _criteria(loaded: Loaded) -> list[Finding]:
@@ -143,17 +157,3 @@ def _criteria(loaded: Loaded) -> list[Finding]:
                 )
             )
     return problems
-    if not own_ray and not findings.has_errors(problems):
-        _refuse_cluster(plan)
-def _refuse_cluster(plan: Plan) -> None:
-    """Raises FindingsError when training is still to come and the cluster that it joins cannot carry it."""
-    from verlbox.cluster import check as cluster_check
-
-    marker = plan.run.marker("train")
-    if marker is not None and marker.state == "done":
-        return
-    problems = cluster_check.problems(plan)
-    if problems:
-        raise FindingsError(problems, EXIT_PREFLIGHT)
-
-
