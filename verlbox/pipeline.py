@@ -245,10 +245,17 @@ def _run_stage(
         manifest.write(run, context.plan, NAMES, attempts)
         return marker
 
+    kept: list[dict[str, str]] = []
+
+    def keep(found: Sequence[Finding]) -> None:
+        kept[:] = [asdict(finding) for finding in found]
+        with contextlib.suppress(OSError):  # a full disk must not end a training that still goes on
+            mark(state="running", findings=kept)
+
     with _disk_full_as_finding(run):
         mark(state="running")
         try:
-            outputs = stage.run(context)
+            outputs = stage.run(replace(context, keep=keep))
             records = run.records(outputs.files, known.outputs if known else None)
             marker = mark(
                 state="done",
@@ -257,7 +264,7 @@ def _run_stage(
                 findings=[asdict(finding) for finding in outputs.findings],
             )
         except process.Interrupted as stop:
-            mark(state="interrupted", details={"signal": stop.signum})
+            mark(state="interrupted", details={"signal": stop.signum}, findings=kept)
             raise
         except FindingsError as error:
             details = error.details if isinstance(error, StageError) else {}

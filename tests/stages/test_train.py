@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import io
+import json
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
-from verlbox import recipe
+from verlbox import pipeline, recipe
 from verlbox.console import Console
 from verlbox.diagnosis.health import Bounds
 from verlbox.plan import Plan, Rows, make
@@ -85,3 +90,61 @@ def test_a_checkpoint_folder_of_the_users_own_is_followed(tmp_path: Path) -> Non
 def test_every_health_bound_of_a_recipe_is_one_of_the_health_checks() -> None:
     bounds = {field.name for field in fields(Bounds)}
     assert set(get_args(recipe.HealthBound)) == bounds
+
+
+# verl's place is taken by a script that prints what it is told to, and waits for files in between: what is tested is
+# what another process sees meanwhile.
+STAND_IN = """
+import pathlib, sys, time
+for line in pathlib.Path(__file__).with_name("lines").read_text().splitlines():
+    if line.startswith("WAIT "):
+        while not pathlib.Path(line[5:]).exists():
+            time.sleep(0.05)
+    else:
+        print(line, flush=True)
+sys.exit(1)
+"""
+OUT_OF_MEMORY = (
+    "\x1b[36m(WorkerDict pid=7)\x1b[0m torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.71 GiB. GPU 0"
+    " has a total capacity of 39.39 GiB of which 1.62 GiB is free. Process 7 has 37.75 GiB memory in use. Of the"
+    " allocated memory 36.10 GiB is allocated by PyTorch, and 1.02 GiB is reserved by PyTorch but unallocated."
+)
+
+
+def test_a_fatal_finding_is_in_the_marker_at_once_for_other_processes_to_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = tmp_path / "stand-in" / "verl" / "trainer"
+    trainer.mkdir(parents=True)
+    for package in (trainer.parent, trainer):
+        (package / "__init__.py").touch()
+    (trainer / "main_ppo.py").write_text(STAND_IN)
+    seen, after = tmp_path / "seen", tmp_path / "after"
+    lines = [LINE.format(1, 4.0), OUT_OF_MEMORY, f"WAIT {seen}", LINE.format(2, 4.0), f"WAIT {after}", OUT_OF_MEMORY]
+    (trainer / "lines").write_text("\n".join(lines))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "stand-in"))
+    run = Run(tmp_path / "run")
+    run.logs.mkdir(parents=True)
+    (run.path / "recipe.resolved.yaml").touch()  # what makes the folder a run
+    given = replace(context(run.path, "stack=cuda-061"), console=Console(stream := io.StringIO()))
+
+    def status() -> Any:
+        command = [sys.executable, "entrypoint.py", "status", str(run.path), "--json"]
+        return json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)["stages"]["train"]
+
+    def wait_for(codes: list[str]) -> None:
+        deadline = time.monotonic() + 60
+        while [f["code"] for f in status().get("findings", [])] != codes:
+            assert time.monotonic() < deadline, status()
+        assert status()["state"] == "running"
+
+    with run.locked(), ThreadPoolExecutor() as pool:
+        ended = pool.submit(pipeline._run_stage, train, given, {}, [])
+        wait_for(["log-cuda-out-of-memory"])
+        assert "log-cuda-out-of-memory" in stream.getvalue()
+        seen.touch()
+        wait_for([])  # a further step: it was survived
+        after.touch()
+        with pytest.raises(StageError):
+            ended.result(timeout=60)
+    assert [f["code"] for f in status()["findings"]] == ["log-cuda-out-of-memory", "command-failed"]

@@ -177,6 +177,11 @@ class Watcher:
             new += self._piece(piece)
         return new
 
+    def standing(self) -> list[Finding]:
+        """The errors and warnings that hold at this line: without what the run has survived since."""
+        found = self._diagnose(None).findings
+        return [f for f in found if f.severity != "note" and f.code != UNKNOWN.name]
+
     def finish(self, exit_code: int | None = None) -> Diagnosis:
         """The diagnosis of all lines so far. exit_code: of the process that wrote them, where it is known: 0 does not
         prove success, another one proves failure."""

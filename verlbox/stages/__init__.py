@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,17 @@ COMMAND_FAILED = findings.register("command-failed", "error", "A command that a 
 
 @dataclass(frozen=True)
 class Context:
-    """What a stage is given. `details` holds the details of the markers of the stages before it, by stage."""
+    """What a stage is given.
+
+    details: the details of the markers of the stages before it, by stage. keep: puts what a stage has found so far into
+    its marker while it runs, in place of what it kept before, for whoever looks at the run meanwhile.
+    """
 
     plan: Plan
     offline: bool
     console: Console
     details: Mapping[str, Mapping[str, Any]]
+    keep: Callable[[Sequence[Finding]], None] = lambda _: None
 
     @property
     def recipe(self) -> Recipe:
