@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -191,7 +191,7 @@ def _train(context: Context, steps: Steps, done: int, log: Path) -> list[Finding
     rungs = _rungs_taken(context.run)
     retried = False
     while True:
-        attempt = _attempt(context, steps, done, log, rungs)
+        attempt = _attempt(context, steps, done, log, rungs, notes)
         if attempt.code == 0:
             return [*notes, *attempt.diagnosis.findings]
         if not (retried or attempt.made_a_step or attempt.ray_started):
@@ -211,7 +211,9 @@ def _train(context: Context, steps: Steps, done: int, log: Path) -> list[Finding
         done = _repair(context.plan).step
 
 
-def _attempt(context: Context, steps: Steps, done: int, log: Path, rungs: list[dict[str, Any]]) -> Attempt:
+def _attempt(
+    context: Context, steps: Steps, done: int, log: Path, rungs: list[dict[str, Any]], notes: Sequence[Finding]
+) -> Attempt:
     from verlbox.diagnosis.health import Bounds
     from verlbox.diagnosis.matcher import Watcher
 
@@ -222,10 +224,19 @@ def _attempt(context: Context, steps: Steps, done: int, log: Path, rungs: list[d
     bounds = replace(Bounds(), **plan.recipe.health)  # type: ignore[arg-type]
     watcher = Watcher(platform=STACKS[plan.recipe.stack].platform, bounds=bounds)
 
+    kept: list[Finding] = []
+
     def on_line(line: str) -> None:
+        step = progress.step
         progress.feed(line)
-        for finding in watcher.feed(line):
+        new = watcher.feed(line)
+        for finding in new:
             context.console.line(findings.to_text([finding]))
+        if new or (kept and progress.step > step):  # a further step can excuse what was found before
+            standing = [*notes, *watcher.standing()]
+            if standing != kept:
+                kept[:] = standing
+                context.keep(kept)
 
     run.tensorboard.mkdir(parents=True, exist_ok=True)
     joined = cluster.address(plan.recipe)
