@@ -54,7 +54,7 @@ def run(loaded: Loaded, run: Run, options: Options, console: Console) -> int:
     problems = [*preflight.check(loaded, make_plan(loaded, run)), *_gap(run, options)]
     problems = [finding for finding in problems if finding.severity != "note"]  # `plan` shows those too
     if findings.has_errors(problems):
-        raise FindingsError(problems, EXIT_USAGE)
+        raise FindingsError(problems, preflight.exit_code(problems))
     findings.show(problems)
     with process.interruptible(), run.locked():
         _refuse_drift(loaded, run, options)

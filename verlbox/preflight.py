@@ -6,20 +6,27 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
 from verlbox import cluster, findings, hydra_overrides, lints, verl_keys
-from verlbox.findings import EXIT_PREFLIGHT, Finding, FindingsError
+from verlbox.findings import EXIT_PREFLIGHT, EXIT_USAGE, Finding, FindingsError
 from verlbox.plan import PLATFORMS, PUBLISHED_ROWS, ROOT, Plan, Rows, effective_settings, set_settings, verl_command
+from verlbox.platforms import ABSENT
 from verlbox.recipe import WRONG_VALUE, Loaded, Recipe
 from verlbox.stacks import STACKS
+from verlbox.verl_keys import installed
+from verlbox.verl_keys.installed import Composed
 
 STACK_MISSING = findings.register("stack-missing", "error", "The software of the recipe's stack is not installed here.")
 STACK_DIFFERS = findings.register("stack-differs", "error", "Another version of verl is installed than the stack pins.")
+FROM_DATA = findings.register(
+    "settings-judged-by-data", "note", "The settings were judged by verlbox's copy of verl's keys, not by verl itself."
+)
 
+MACHINE = frozenset({STACK_MISSING.name, STACK_DIFFERS.name, ABSENT.name})  # another machine could run the recipe
 NAMED_KEY = re.compile(r"[a-z_]+(?:\.[a-z_0-9]+)+")
 NEEDED = ("verl", "ray", "torch", "transformers")
 
@@ -79,8 +86,31 @@ def lint(plan: Plan, places: Mapping[str, str]) -> list[Finding]:
         model_is_local=True,
         allow_degenerate_group=recipe.train.allow_degenerate_group,
     )
-    found = lints.check(set_settings(plan.settings, recipe.overrides), facts)
-    return [replace(finding, where=finding.where or _place(finding, plan, places)) for finding in found]
+    composed, notes = compose(plan)
+    found = lints.check(set_settings(plan.settings, recipe.overrides), facts, composed=composed)
+    return [replace(finding, where=finding.where or _place(finding, plan, places)) for finding in [*found, *notes]]
+
+
+def compose(plan: Plan) -> tuple[Composed | None, list[Finding]]:
+    """What the stack's verl makes of a plan's settings where it is installed, else None and, if that needs a word, why.
+
+    Without verl there is nothing to say: a plan is made on any machine.
+    """
+    pinned, here = STACKS[plan.recipe.stack].verl, installed.version()
+    if here is None or pinned not in verl_keys.VERSIONS:
+        return None, []
+    reason = f"Installed is verl {here}, the stack {plan.recipe.stack} pins {pinned}"
+    if here == pinned:
+        try:
+            return installed.compose("ppo_trainer", verl_command(plan.settings, plan.recipe.overrides)[3:]), []
+        except RuntimeError as error:
+            reason = f"The installed verl's configuration could not be composed: {error}"
+    note = FROM_DATA.finding(
+        f"settings are judged by verlbox's copy of the keys of verl {pinned}",
+        why=f"{reason}.",
+        fix=f"An environment made from {STACKS[plan.recipe.stack].requirements} has that verl.",
+    )
+    return None, [note]
 
 
 def _place(finding: Finding, plan: Plan, places: Mapping[str, str]) -> str:
@@ -99,10 +129,10 @@ def check(loaded: Loaded, plan: Plan) -> list[Finding]:
     """All findings about a plan on this machine."""
     stack = STACKS[loaded.recipe.stack]
     where = loaded.places.get("stack", str(loaded.path))
+    problems = [*plan.findings, *_criteria(loaded)]
     own_ray = cluster.address(loaded.recipe) is None  # else the devices are the cluster's
-    there = PLATFORMS[stack.name].problems(loaded.recipe.train.devices) if own_ray else []
-    absent = [replace(finding, where=where) for finding in there]
-    problems = [*plan.findings, *_criteria(loaded), *absent]
+    if own_ray:
+        problems += _devices(plan, loaded.places, where)
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         problems.append(
@@ -113,10 +143,10 @@ def check(loaded: Loaded, plan: Plan) -> list[Finding]:
                 where=where,
             )
         )
-    elif (installed := metadata.version("verl")) != stack.verl:
+    elif (here := metadata.version("verl")) != stack.verl:
         problems.append(
             STACK_DIFFERS.finding(
-                f"verl {installed} is installed, the stack {stack.name} pins {stack.verl}",
+                f"verl {here} is installed, the stack {stack.name} pins {stack.verl}",
                 why="Settings mean different things in different versions of verl.",
                 fix=f"Use an environment made from {stack.requirements}.",
                 where=where,
@@ -125,6 +155,24 @@ def check(loaded: Loaded, plan: Plan) -> list[Finding]:
     if not own_ray and not findings.has_errors(problems):
         _refuse_cluster(plan)
     return problems
+
+
+def _devices(plan: Plan, places: Mapping[str, str], where: str) -> list[Finding]:
+    """What keeps this machine from giving the devices that verl will ask for; an override of their number counts."""
+    recipe = plan.recipe
+    wanted = plan.effective.get("trainer.n_gpus_per_node")
+    needed = wanted if isinstance(wanted, int) else recipe.train.devices
+    number = places.get("train.devices", where)
+    if needed != recipe.train.devices:
+        number = f"command line: trainer.n_gpus_per_node={needed}"
+    found = PLATFORMS[recipe.stack].problems(needed)
+    return [replace(finding, where=number if "train.devices" in finding.fix else where) for finding in found]
+
+
+def exit_code(problems: Sequence[Finding]) -> int:
+    """The exit code for problems with an error: 3 when only this machine is in the way, 2 when the recipe is wrong."""
+    codes = {finding.code for finding in problems if finding.severity == "error"}
+    return EXIT_PREFLIGHT if codes <= MACHINE else EXIT_USAGE
 
 
 def _refuse_cluster(plan: Plan) -> None:
