@@ -104,6 +104,41 @@ def test_math_is_row_for_row_what_verls_script_gives_but_for_the_listed_rows(
         }
 
 
+def test_the_file_has_the_schema_of_the_files_that_verls_scripts_write(shared: Path, tmp_path: Path) -> None:
+    """As read from the files that both scripts of v0.6.1 wrote; Arrow sorts the fields of what it takes from dicts."""
+    written = {
+        "prompt": "list<element: struct<content: string, role: string>>",
+        "ability": "string",
+        "reward_model": "struct<ground_truth: string, style: string>",
+    }
+    for name, folder, columns in (
+        (
+            "gsm8k",
+            "gsm8k",
+            {
+                "data_source": "string",
+                **written,
+                "extra_info": "struct<answer: string, index: int64, question: string, split: string>",
+            },
+        ),
+        (
+            "math_lighteval",
+            "math",
+            {
+                "level": "string",
+                "type": "string",
+                "data_source": "string",
+                **written,
+                "extra_info": "struct<index: int64, split: string>",
+            },
+        ),
+    ):
+        split = convert(read(shared / "data" / folder, "test"), DATASETS[name], named("none"))
+        write_parquet(split, tmp_path / f"{name}.parquet")
+        schema = pyarrow.parquet.read_table(tmp_path / f"{name}.parquet").schema
+        assert [(field.name, str(field.type)) for field in schema] == list(columns.items())
+
+
 @cache
 def _measured(data: Path, name: str, prompt: str) -> tuple[Split, Split, list[Finding]]:
     """A full data set with the real tokenizer at 512 tokens; half a minute each on a busy machine, so counted once."""

@@ -207,7 +207,7 @@ def write_bad_rows(splits: Sequence[Split], path: Path) -> None:
 
 
 def to_table(split: Split) -> pyarrow.Table:
-    """The split as an Arrow table: verl's columns in the order that verl's scripts write."""
+    """The split as an Arrow table with the schema of verl's scripts: their columns in order, struct fields by name."""
     import pyarrow as pa
 
     text = pa.string()
@@ -217,10 +217,10 @@ def to_table(split: Split) -> pyarrow.Table:
         [
             *((name, text) for name in columns),
             ("data_source", text),
-            ("prompt", pa.list_(pa.struct([("role", text), ("content", text)]))),
+            ("prompt", pa.list_(pa.struct([("content", text), ("role", text)]))),
             ("ability", text),
-            ("reward_model", pa.struct([("style", text), ("ground_truth", text)])),
-            ("extra_info", pa.struct([(key, pa.int64() if key == "index" else text) for key in extra])),
+            ("reward_model", pa.struct([("ground_truth", text), ("style", text)])),
+            ("extra_info", pa.struct([(key, pa.int64() if key == "index" else text) for key in sorted(extra)])),
         ]
     )
     return pa.Table.from_pylist([row.as_verl() for row in split.rows], schema=schema)
