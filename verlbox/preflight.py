@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from verlbox import cluster, findings, hydra_overrides, lints, verl_keys
+from verlbox.cluster import check as cluster_check
 from verlbox.findings import EXIT_PREFLIGHT, EXIT_USAGE, Finding, FindingsError
 from verlbox.plan import PLATFORMS, PUBLISHED_ROWS, ROOT, Plan, Rows, effective_settings, set_settings, verl_command
 from verlbox.platforms import ABSENT
@@ -26,7 +27,8 @@ FROM_DATA = findings.register(
     "settings-judged-by-data", "note", "The settings were judged by verlbox's copy of verl's keys, not by verl itself."
 )
 
-MACHINE = frozenset({STACK_MISSING.name, STACK_DIFFERS.name, ABSENT.name})  # another machine could run the recipe
+# Another machine, or another cluster, could run the recipe.
+MACHINE = frozenset(code.name for code in (STACK_MISSING, STACK_DIFFERS, ABSENT, *cluster_check.CODES))
 NAMED_KEY = re.compile(r"[a-z_]+(?:\.[a-z_0-9]+)+")
 NEEDED = ("verl", "ray", "torch", "transformers")
 
@@ -130,8 +132,8 @@ def check(loaded: Loaded, plan: Plan) -> list[Finding]:
     stack = STACKS[loaded.recipe.stack]
     where = loaded.places.get("stack", str(loaded.path))
     problems = [*plan.findings, *_criteria(loaded)]
-    own_ray = cluster.address(loaded.recipe) is None  # else the devices are the cluster's
-    if own_ray:
+    joined = cluster.address(loaded.recipe)
+    if joined is None:  # else the devices are the cluster's
         problems += _devices(plan, loaded.places, where)
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
@@ -152,8 +154,9 @@ def check(loaded: Loaded, plan: Plan) -> list[Finding]:
                 where=where,
             )
         )
-    if not own_ray and not findings.has_errors(problems):
-        _refuse_cluster(plan)
+    marker = plan.run.marker("train")
+    if joined is not None and not findings.has_errors(problems) and (marker is None or marker.state != "done"):
+        problems += cluster_check.look(plan, joined)[0]
     return problems
 
 
@@ -173,18 +176,6 @@ def exit_code(problems: Sequence[Finding]) -> int:
     """The exit code for problems with an error: 3 when only this machine is in the way, 2 when the recipe is wrong."""
     codes = {finding.code for finding in problems if finding.severity == "error"}
     return EXIT_PREFLIGHT if codes <= MACHINE else EXIT_USAGE
-
-
-def _refuse_cluster(plan: Plan) -> None:
-    """Raises FindingsError when training is still to come and the cluster that it joins cannot carry it."""
-    from verlbox.cluster import check as cluster_check
-
-    marker = plan.run.marker("train")
-    if marker is not None and marker.state == "done":
-        return
-    problems = cluster_check.problems(plan)
-    if problems:
-        raise FindingsError(problems, EXIT_PREFLIGHT)
 
 
 def _criteria(loaded: Loaded) -> list[Finding]:

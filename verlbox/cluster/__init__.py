@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 
 from verlbox.recipe import Recipe
-from verlbox.stacks import STACKS, PlatformName
+from verlbox.stacks import PlatformName
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 # The Ray resources that one device is, by platform. verl places its workers by the first and counts devices by GPU or
@@ -29,15 +29,14 @@ def address(recipe: Recipe, environment: Mapping[str, str] = os.environ) -> str 
     return recipe.cluster.address or environment.get(ADDRESS_VARIABLE) or ("auto" if recipe.cluster.nodes > 1 else None)
 
 
-def needed(recipe: Recipe) -> dict[str, int]:
-    """What each node must have free for the recipe, by Ray's names of resources: devices, and a CPU for each."""
-    names = ("CPU", *RESOURCES[STACKS[recipe.stack].platform])
-    return dict.fromkeys(names, recipe.train.devices)
+def needed(platform: PlatformName, devices: int) -> dict[str, int]:
+    """What a node must have free, by Ray's names of resources: devices, and a CPU for the worker on each of them."""
+    return dict.fromkeys(("CPU", *RESOURCES[platform]), devices)
 
 
-def node_options(recipe: Recipe) -> list[str]:
-    """The options of `ray start` that make a node offer the recipe's devices, whether Ray finds them itself or not."""
-    names = RESOURCES[STACKS[recipe.stack].platform]
-    custom = {name: recipe.train.devices for name in names if name != "GPU"}
-    options = [f"--num-gpus={recipe.train.devices}"] if "GPU" in names else []
+def node_options(platform: PlatformName, devices: int) -> list[str]:
+    """The options of `ray start` that make a node offer devices, whether Ray finds them by itself or not."""
+    names = RESOURCES[platform]
+    custom = {name: devices for name in names if name != "GPU"}
+    options = [f"--num-gpus={devices}"] if "GPU" in names else []
     return [*options, f"--resources={json.dumps(custom, separators=(',', ':'))}"] if custom else options

@@ -22,6 +22,7 @@ from verlbox import cluster, findings
 from verlbox.findings import Finding
 from verlbox.plan import OWN_RAY, ROOT, Plan
 from verlbox.recipe import WRONG_VALUE
+from verlbox.stacks import STACKS
 
 UNREACHABLE = findings.register("cluster-unreachable", "error", "No Ray cluster answers at the address.")
 REFUSED = findings.register("cluster-refused", "error", "The Ray cluster refuses this machine's token.")
@@ -30,7 +31,18 @@ TOO_SMALL = findings.register("cluster-too-small", "error", "The Ray cluster has
 BUSY = findings.register("cluster-busy", "error", "The Ray cluster's devices are taken by another job.")
 DIFFERS = findings.register("cluster-software-differs", "error", "Nodes of the Ray cluster run other software.")
 NOT_SHARED = findings.register("cluster-files-not-shared", "error", "A node of the Ray cluster does not see the files.")
+LOST = findings.register("cluster-node-lost", "error", "A node of the Ray cluster was lost while training.")
 SILENT = findings.register("cluster-node-silent", "error", "A node of the Ray cluster does not answer.")
+CODES = (
+    UNREACHABLE,
+    REFUSED,
+    NOT_A_NODE,
+    TOO_SMALL,
+    BUSY,
+    DIFFERS,
+    NOT_SHARED,
+    SILENT,
+)  # of a cluster not fit for a run
 
 SECONDS_TO_CONNECT = 5.0
 SECONDS_TO_SETTLE = 15.0  # after a run was stopped, until Ray has its devices back
@@ -40,17 +52,31 @@ HOW = "docs/cluster.md shows how nodes are started."
 REFUSED_BY_RAY = ("num_cpus", "num_gpus", "resources", "labels", "object_store_memory")
 
 
-def problems(plan: Plan) -> list[Finding]:
-    """Everything that keeps the plan's cluster from carrying it; nothing when the run starts a Ray of its own."""
-    address = cluster.address(plan.recipe)
-    if address is None:
-        return []
+def look(plan: Plan, address: str) -> tuple[list[Finding], dict[str, str]]:
+    """Everything that keeps the cluster at an address from carrying the plan, and the cluster's nodes (id -> name)."""
     found = [*_wrong_address(address), *_own_settings(plan)]
     if found:
-        return found
+        return found, {}
     if address != "auto" and not _listens(address):
-        return [_unreachable(address, f"nothing listens on {address}")]
-    return judge(plan, address, _probe(_request(plan, address)))
+        return [_unreachable(address, f"nothing listens on {address}")], {}
+    answer = _probe(_request(plan, address))
+    return judge(plan, address, answer), {node["id"]: node["name"] for node in answer.get("nodes", [])}
+
+
+def lost(plan: Plan, address: str, before: Mapping[str, str]) -> list[Finding]:
+    """What became of the nodes that there were (`before`, as `look` gave them) when training has failed."""
+    found, now = look(plan, address)
+    silent = [finding for finding in found if finding.code in (UNREACHABLE.name, SILENT.name)]
+    gone = ", ".join(name for node, name in before.items() if node not in now)
+    if not gone or (silent and not now):
+        return silent
+    finding = LOST.finding(
+        f"the Ray cluster lost {gone} while training",
+        why="Its machine, its container or its Ray ended, and with it that node's part of the model.",
+        fix="Bring the node back (or another one; nodes have no state of their own), and run the same command again: it"
+        " goes on from the last checkpoint.",
+    )
+    return [finding, *silent]
 
 
 def _wrong_address(address: str) -> list[Finding]:
@@ -105,12 +131,23 @@ def _unreachable(address: str, reason: str) -> Finding:
 def _request(plan: Plan, address: str) -> dict[str, Any]:
     return {
         "address": address,
-        "needed": cluster.needed(plan.recipe),
-        "nodes": plan.recipe.cluster.nodes,
+        "needed": cluster.needed(STACKS[plan.recipe.stack].platform, _devices(plan)),
+        "nodes": _nodes(plan),
         "folders": sorted({str(_existing(folder)) for folder in _folders(plan)}),
         "files": [str(file) for file in _files(plan)],
         "patience": SECONDS_TO_SETTLE,
     }
+
+
+def _devices(plan: Plan) -> int:
+    """Devices on a node, as verl will ask for them; an override of the recipe's number counts."""
+    number = plan.effective.get("trainer.n_gpus_per_node")
+    return number if isinstance(number, int) else plan.recipe.train.devices
+
+
+def _nodes(plan: Plan) -> int:
+    number = plan.effective.get("trainer.nnodes")
+    return number if isinstance(number, int) else plan.recipe.cluster.nodes
 
 
 def _existing(folder: Path) -> Path:
@@ -204,7 +241,8 @@ def _fits(has: Mapping[str, float], needed: Mapping[str, int]) -> bool:
 
 
 def _capacity(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    needed, wanted = cluster.needed(plan.recipe), plan.recipe.cluster.nodes
+    platform, devices, wanted = STACKS[plan.recipe.stack].platform, _devices(plan), _nodes(plan)
+    needed = cluster.needed(platform, devices)
     what = ", ".join(f"{amount} {name}" for name, amount in needed.items())
     able = [node for node in nodes if _fits(node["has"], needed)]
     free = [node for node in nodes if _fits(node["free"], needed)]
@@ -218,7 +256,7 @@ def _capacity(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> list[Finding]:
                 f"{wanted} nodes with {what} each are wanted, and {len(able)} of the cluster's {len(nodes)} have them"
                 f" ({listed('has')})",
                 why="verl would stop, or wait for ever for the others.",
-                fix=f"Add nodes (`ray start --address=... {shlex.join(cluster.node_options(plan.recipe))}`),"
+                fix=f"Add nodes (`ray start --address=... {shlex.join(cluster.node_options(platform, devices))}`),"
                 " or lower cluster.nodes or train.devices.",
             )
         ]

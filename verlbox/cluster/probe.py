@@ -5,7 +5,8 @@
 The request: `address`, `needed` (resource -> amount on a node), `nodes` (how many), `folders` (that every node has to
 see and write), `files` (to be alike on every node), `patience` (seconds until what others hold has to be free).
 The answer is the last line of standard output, as JSON: `error` (class and text) when the cluster cannot be joined,
-else `nodes`, each with its name, what it has and has free, and what it sees.
+else `nodes`, each with its id and name, what it has and has free, and what it sees. A machine that is gone can be in
+Ray's list for half a minute; it is not in the answer.
 """
 
 from __future__ import annotations
@@ -81,12 +82,11 @@ def _answers(request: dict[str, Any]) -> list[dict[str, Any]]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    nodes = [node for node in ray.nodes() if node["Alive"]]
+    nodes = _alive()
     deadline = time.monotonic() + request["patience"]
     if _enough([node["Resources"] for node in nodes], request):
         while not _enough(_free().values(), request) and time.monotonic() < deadline:
             time.sleep(0.5)
-    free = _free()
     token = secrets.token_hex(8)
     ask = ray.remote(num_cpus=0, max_retries=0)(look)
     with contextlib.ExitStack() as cleanup:
@@ -100,24 +100,46 @@ def _answers(request: dict[str, Any]) -> list[dict[str, Any]]:
             words = (request["folders"], token, node["NodeID"], request["files"])
             asked.append(ask.options(scheduling_strategy=here).remote(*words))
         ready, _ = ray.wait(asked, num_returns=len(asked), timeout=SECONDS_TO_ANSWER)
+        free, alive = _free(), {node["NodeID"] for node in _alive()}
         found = []
         for node, answer in zip(nodes, asked, strict=True):
-            silent = {"silent": f"no answer in {SECONDS_TO_ANSWER:.0f} s"}
-            seen: dict[str, Any] = _answer(answer) if answer in ready else silent
+            if answer not in ready and node["NodeID"] not in alive:
+                continue
+            silent: dict[str, Any] = {"silent": f"no answer in {SECONDS_TO_ANSWER:.0f} s"}
+            seen = _answer(answer) if answer in ready else silent
+            if seen is None:
+                continue
             for folder in request["folders"]:
                 if "trouble" in seen and not Path(folder, f".verlbox-{token}.{node['NodeID']}").exists():
                     seen["trouble"].setdefault(folder, "what the node writes there does not arrive here")
             name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
-            found.append({"name": name, "has": node["Resources"], "free": free.get(node["NodeID"], {}), **seen})
+            found.append(
+                {
+                    "id": node["NodeID"],
+                    "name": name,
+                    "has": node["Resources"],
+                    "free": free.get(node["NodeID"], {}),
+                    **seen,
+                }
+            )
         return found
 
 
-def _answer(reference: Any) -> dict[str, Any]:
+def _alive() -> list[dict[str, Any]]:
+    import ray
+
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _answer(reference: Any) -> dict[str, Any] | None:
+    """What a node said; None when it is gone."""
     import ray
 
     try:
         seen: dict[str, Any] = ray.get(reference)
         return seen
+    except (ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError):
+        return None
     except ray.exceptions.RayError as error:
         return {"silent": str(error).strip().splitlines()[-1]}
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import verlbox
 from verlbox import checkpoints, cluster, findings, hydra_overrides, ladder, process
+from verlbox.cluster import check
 from verlbox.console import Console
 from verlbox.findings import Finding
 from verlbox.metrics.read import parse_line
@@ -93,8 +94,12 @@ def run(context: Context) -> Outputs:
     else:
         if mended.step:
             context.console.line(f"resuming after step {mended.step} of {total}")
+        nodes = _nodes(plan)
         started = time.monotonic()
-        notes += _train(context, plan.steps, mended.step, log)
+        try:
+            notes += _train(context, plan.steps, mended.step, log)
+        except StageError as error:
+            raise StageError([*_lost_nodes(plan, nodes), *error.findings], error.details) from error
         seconds = time.monotonic() - started
     reached = _repair(plan)
     if reached.step < total:
@@ -120,6 +125,25 @@ def run(context: Context) -> Outputs:
         "log": str(log),
     }
     return Outputs([last], details, notes)
+
+
+def _nodes(plan: Plan) -> dict[str, str]:
+    """The nodes of the cluster that training joins (id -> name), none when Ray is verl's own.
+
+    Raises StageError when the cluster cannot carry the plan, or not any more: what came before can have taken hours.
+    """
+    joined = cluster.address(plan.recipe)
+    if joined is None:
+        return {}
+    problems, nodes = check.look(plan, joined)
+    if problems:
+        raise StageError(problems)
+    return nodes
+
+
+def _lost_nodes(plan: Plan, before: Mapping[str, str]) -> list[Finding]:
+    joined = cluster.address(plan.recipe)
+    return [] if joined is None else check.lost(plan, joined, before)
 
 
 def _ungraded(context: Context) -> Finding | None:
@@ -240,9 +264,8 @@ def _attempt(
 
     run.tensorboard.mkdir(parents=True, exist_ok=True)
     joined = cluster.address(plan.recipe)
-    context.console.line(
-        f"starting {'Ray and verl' if joined is None else f'verl on the Ray cluster {joined}'} (half a minute or more) ..."
-    )
+    started = "Ray and verl" if joined is None else f"verl on the Ray cluster {joined}"
+    context.console.line(f"starting {started} (half a minute or more) ...")
     begin = log.stat().st_size if log.exists() else 0
     with ray_folder(run) as (ray_tmp, keep_logs):
         environment = child_environment(plan)
