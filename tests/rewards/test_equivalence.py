@@ -144,6 +144,19 @@ def test_different_values(gold: str, answer: str) -> None:
     assert decide(gold, answer) is False
 
 
+@pytest.mark.parametrize("answer", ["9^{9^{9^{9}}}", "10**10**10", "100000!", "((100000!)!)!", "2 \\cdot 3^{3^{3^3}}"])
+def test_what_is_beyond_floating_point_is_told_from_a_plain_number_without_math_verify(answer: str) -> None:
+    assert decide("72", answer) is False
+    assert decide(answer, "72") is False
+    assert decide(answer, answer) is True
+    assert decide(answer, f"{answer} + 1") is None
+
+
+def test_a_gold_answer_nested_beyond_reason_is_not_worked_on() -> None:
+    deep = "(" * 50 + "1" + ")" * 50
+    assert [verdict.reason for verdict in equivalence.judge([(deep, "1"), ("1", deep)])] == ["unparsable"] * 2
+
+
 def test_an_empty_gold_is_matched_by_nothing() -> None:
     verdicts = equivalence.judge([("", ""), ("", "5"), ("5", " "), ("\\text{}", "\\text{}")])
     assert [verdict.reason for verdict in verdicts] == ["unparsable"] * 4

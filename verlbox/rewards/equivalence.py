@@ -919,7 +919,7 @@ def judge(
         reason: Reason | None = None
         if len(gold) > MAX_ANSWER or len(answer) > MAX_ANSWER:
             reason = "too_long"
-        elif _depth(answer) > MAX_DEPTH or not readable(gold) or not readable(answer):
+        elif max(_depth(gold), _depth(answer)) > MAX_DEPTH or not readable(gold) or not readable(answer):
             reason = "unparsable"
         elif (same := decide(gold, answer)) is not None:
             reason = "ok" if same else "wrong"

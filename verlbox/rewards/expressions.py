@@ -553,10 +553,8 @@ def compare(left: Node, right: Node) -> bool | None:
         scale = _Scale()
         try:
             a, b = _numeric(left, at_float, scale), _numeric(right, at_float, scale)
-        except OverflowError:
-            return False if _far_apart(left, right) or _far_apart(right, left) else None
         except (ArithmeticError, ValueError, RecursionError):
-            return None
+            return False if _far_apart(left, right) or _far_apart(right, left) else None
         size = max(abs(a), abs(b))
         if not (math.isfinite(size) and math.isfinite(scale.largest)):
             return None
@@ -568,14 +566,35 @@ def compare(left: Node, right: Node) -> bool | None:
 
 
 def _far_apart(huge: Node, other: Node) -> bool:
-    """Whether one constant is an integer beyond floating point and the other is well within it."""
+    """Whether one constant is beyond floating point and the other is well within it."""
     value = approximate(other)
-    if value is None or symbols(huge):
+    if value is None or abs(value) >= 1e280:
         return False
     try:
-        return abs(value) < 1e280 and abs(exact(huge, {})) > 10**300
-    except (Inexact, ZeroDivisionError, RecursionError):
+        return _magnitude(huge) > 300
+    except (Inexact, ArithmeticError, RecursionError):
         return False
+
+
+def _magnitude(node: Node) -> float:
+    """A lower bound of the decimal logarithm of a constant above 1; infinite for power towers.
+
+    Raises Inexact for anything that is not made of exact values by products, powers and factorials.
+    """
+    try:
+        value = exact(node, {})
+    except Inexact:
+        sizes = [_magnitude(arg) for arg in node.args]
+        if node.kind == "*":
+            return sum(sizes)
+        if node.kind == "^":
+            return sizes[0] * 10 ** sizes[1] if sizes[1] < 300 else math.inf
+        if node.kind == "factorial":  # n! > (n/2)^(n/2)
+            return (sizes[0] - 1) * 10 ** sizes[0] / 2 if sizes[0] < 300 else math.inf
+        raise
+    if value <= 1:
+        raise Inexact
+    return math.log10(value.numerator) - math.log10(value.denominator)
 
 
 def approximate(node: Node) -> complex | None:
