@@ -14,7 +14,7 @@ def climb(settings: dict[str, object], most: int = 30) -> list[dict[str, Any]]:
     effective = dict(settings)
     while (rung := ladder.next_rung(effective, CRITIC)) is not None:
         rungs.append(rung)
-        effective.update(rung)
+        effective.update({key.lstrip("+"): value for key, value in rung.items()})
         assert len(rungs) < most
     return rungs
 
@@ -63,3 +63,24 @@ def test_no_rung_touches_the_algorithm() -> None:
 def test_grpo_has_no_critic_to_offload() -> None:
     for rung in climb({"algorithm.adv_estimator": "grpo"}):
         assert not any(key.startswith("critic") for key in rung)
+
+
+def test_a_smaller_micro_batch_divides_the_rows_that_the_larger_one_divided() -> None:
+    settings: dict[str, object] = {f"{ROLLOUT}.gpu_memory_utilization": 0.3, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 9}
+    sizes = [rung.get(f"{ACTOR}.ppo_micro_batch_size_per_gpu") for rung in climb(settings)]
+    assert sizes[:2] == [3, 1]
+
+
+def test_the_critic_of_verl_091_climbs_down_by_the_budget_that_it_reads() -> None:
+    effective: dict[str, object] = {f"{ROLLOUT}.gpu_memory_utilization": 0.3, "critic.ppo_micro_batch_size_per_gpu": 4}
+    first = ladder.next_rung(effective, "critic.fsdp")
+    assert first == {
+        "critic.ppo_micro_batch_size_per_gpu": 2,
+        "++critic.ppo_infer_max_token_len_per_gpu": 16384,
+    }
+    effective |= {"critic.ppo_micro_batch_size_per_gpu": 1, "critic.ppo_infer_max_token_len_per_gpu": 1024}
+    rung = ladder.next_rung(effective, "critic.fsdp")
+    assert rung is not None and "critic.fsdp.param_offload" in rung
+    effective |= {"algorithm.adv_estimator": "grpo", "critic.ppo_infer_max_token_len_per_gpu": 4096}
+    rung = ladder.next_rung(effective, "critic.fsdp")
+    assert rung is not None and "++critic.ppo_infer_max_token_len_per_gpu" not in rung

@@ -262,7 +262,7 @@ def test_without_its_accelerator_a_recipe_ends_with_the_finding_and_creates_noth
         text=True,
         check=False,
     )
-    assert done.returncode == 2
+    assert done.returncode == 3
     assert "error[platform-absent]" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -23,6 +23,8 @@ BUDGETS = (
     "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
     "critic.ppo_max_token_len_per_gpu",
 )
+# verl 0.9.1 gives the critic's engine this budget only (trainer/ppo/v1/trainer_base.py, _setup), with this default.
+CRITIC_BUDGET_091, CRITIC_TOKENS_091 = "critic.ppo_infer_max_token_len_per_gpu", 32768
 COMPILE = ("actor_rollout_ref.actor.use_torch_compile", "actor_rollout_ref.ref.use_torch_compile")
 
 
@@ -30,9 +32,11 @@ def next_rung(effective: Mapping[str, object], critic_fsdp: str) -> dict[str, An
     """The settings of the next rung for settings in effect, or None when there is none left.
 
     `critic_fsdp` is the prefix of the critic's FSDP settings, which differs between versions of verl. A rung that is
-    already taken is recognised by its settings, so the same call climbs down step by step.
+    already taken is recognised by its settings, so the same call climbs down step by step; a key that verl's
+    configuration does not have comes with Hydra's `++`.
     """
-    rungs = (_utilization(effective), _smaller(effective), _offload(effective, critic_fsdp), _no_compile(effective))
+    smaller = {**_smaller(effective), **_smaller_critic_091(effective, critic_fsdp)}
+    rungs = (_utilization(effective), smaller, _offload(effective, critic_fsdp), _no_compile(effective))
     return next((rung for rung in rungs if rung), None)
 
 
@@ -44,16 +48,36 @@ def _utilization(effective: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _smaller(effective: Mapping[str, object]) -> dict[str, Any]:
-    """Half of every micro-batch above 1, or of every token budget that still holds the longest sequence."""
-    lengths = [effective.get(f"data.max_{part}_length", 512) for part in ("prompt", "response")]
-    longest = sum(length for length in lengths if isinstance(length, int))
+    """At most half of every micro-batch above 1, or of every token budget that still holds the longest sequence.
+
+    The smaller micro-batch divides the larger one: the rows that had to divide by that divide by this as well.
+    """
+    longest = _longest(effective)
     halved: dict[str, Any] = {}
-    for keys, least in ((MICRO_BATCHES, 1), (BUDGETS, longest)):
-        for key in keys:
-            value = effective.get(key)
-            if isinstance(value, int) and value > least:
-                halved[key] = max(value // 2, least)
+    for key in MICRO_BATCHES:
+        value = effective.get(key)
+        if isinstance(value, int) and value > 1:
+            halved[key] = next(size for size in range(value // 2, 0, -1) if value % size == 0)
+    for key in BUDGETS:
+        value = effective.get(key)
+        if isinstance(value, int) and value > longest:
+            halved[key] = max(value // 2, longest)
     return halved
+
+
+def _smaller_critic_091(effective: Mapping[str, object], critic_fsdp: str) -> dict[str, Any]:
+    if critic_fsdp != "critic.fsdp" or effective.get("algorithm.adv_estimator", "gae") != "gae":
+        return {}
+    tokens, longest = effective.get(CRITIC_BUDGET_091, CRITIC_TOKENS_091), _longest(effective)
+    if not isinstance(tokens, int) or tokens <= longest:
+        return {}
+    return {f"++{CRITIC_BUDGET_091}": max(tokens // 2, longest)}
+
+
+def _longest(effective: Mapping[str, object]) -> int:
+    """Tokens of the longest sequence that the settings allow."""
+    lengths = [effective.get(f"data.max_{part}_length", 512) for part in ("prompt", "response")]
+    return sum(length for length in lengths if isinstance(length, int))
 
 
 def _offload(effective: Mapping[str, object], critic_fsdp: str) -> dict[str, Any]:

@@ -417,3 +417,85 @@ def test_facts_that_are_not_understood_are_named() -> None:
     assert unknown == ["colour", "gpus=many"]
     assert facts.accelerator_gb == 40
     assert "secret-value" not in repr(facts)
+
+
+# verl 0.9.1's new trainer: what it does differently, read in trainer/ppo/v1/, workers/engine*/ and agent_loop_tq.py.
+NEW: dict[str, object] = {"verl": "0.9.1"}
+NEW_GOOD: Config = {
+    **{key: value for key, value in GOOD.items() if key != "custom_reward_function.path"},
+    "reward.custom_reward_function.path": "/r/reward.py",
+    f"{R}.log_prob_micro_batch_size_per_gpu": 16,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "facts", "code", "severity"),
+    [
+        # 256 x 8 rows on two devices: 1,024 each.
+        ({GPUS: 2, f"{R}.log_prob_micro_batch_size_per_gpu": 48}, {}, "micro-batch-not-divisor", "error"),
+        ({GPUS: 2, f"{F}.log_prob_micro_batch_size_per_gpu": 48}, {}, "micro-batch-not-divisor", "error"),
+        ({MICRO: 48}, {}, "micro-batch-not-divisor", "error"),
+        ({GPUS: 3, BATCH: 192, MINI: 64}, {}, "batch-not-divisible", "error"),  # 64 x 8 rows on three devices
+        ({BATCH: 256, MINI: 100}, {}, "batch-padded", "warning"),
+        ({BATCH: 64, MINI: 256, f"{A}.use_dynamic_bsz": True}, {}, "batch-padded", "warning"),
+        ({f"{A}.use_dynamic_bsz": True, f"{R}.log_prob_use_dynamic_bsz": False}, {}, "dynamic-batch-differs", "error"),
+        ({f"{A}.fsdp_config.dtype": "float32"}, {}, "dtype-without-effect", "warning"),
+        ({f"{A}.ppo_micro_batch_size": 8, MICRO: None}, {}, "micro-batch-missing", "error"),
+        ({"data.gen_batch_size": 100}, {}, "gen-batch-not-divisor", "error"),
+        ({"data.filter_overlong_prompts": False}, {"longest_prompt_tokens": 600}, "prompt-is-cut", "warning"),
+        ({}, {"model_max_position_embeddings": 1024}, "context-too-short", "warning"),
+        ({f"{R}.max_model_len": 9999}, {"model_max_position_embeddings": 8192}, "context-too-short", "error"),
+        ({"trainer.save_freq": 10}, {"existing_checkpoint": "/c/global_step_28", "train_rows_after_filter": 7381},
+         "resumes-finished-run", "warning"),
+        ({"trainer.total_training_steps": 0}, {}, "no-steps", "error"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_verl_091(config: Config, facts: dict[str, object], code: str, severity: str) -> None:
+    assert codes({**NEW_GOOD, **config}, {**NEW, **facts}, complete=True).get(code) == severity
+
+
+@pytest.mark.parametrize(
+    ("config", "facts"),
+    [
+        ({}, {}),
+        ({GPUS: 3, f"{A}.use_dynamic_bsz": True, BATCH: 48, MINI: 48}, {}),  # filled up to whole mini-batches anyway
+        ({f"{A}.loss_agg_mode": "token-sum"}, {}),
+        ({f"{A}.fsdp_config.dtype": "bfloat16"}, {}),
+        ({f"{A}.fsdp_config.dtype": "float32", f"+{A}.fsdp_config.mixed_precision": {"param_dtype": "fp32"}}, {}),
+        ({"trainer.max_actor_ckpt_to_keep": 1}, {}),  # the old one goes when the new one is there
+        ({"trainer.default_hdfs_dir": "hdfs://x/y"}, {}),
+        ({f"{R}.max_num_batched_tokens": 1024}, {}),
+        ({f"{R}.val_kwargs.temperature": 0.6}, {}),  # read without do_sample
+        ({f"{R}.val_kwargs.temperature": 0.6, f"{R}.val_kwargs.n": 4}, {}),
+        ({"trainer.device": "cuda"}, {"platform": "npu"}),  # corrected by verl itself
+        ({"data.gen_batch_size": 64}, {"train_rows_after_filter": 256}),
+        ({f"{A}.optim.lr_warmup_steps": 0, f"{A}.optim.lr_warmup_steps_ratio": 0.1}, {}),
+    ],
+)
+def test_what_only_061_minds_is_right_with_verl_091(config: Config, facts: dict[str, object]) -> None:
+    assert codes({**NEW_GOOD, **config}, {**NEW, **facts}, complete=True) == {}
+
+
+def test_the_reasons_name_files_that_the_release_has() -> None:
+    """dp_actor.py, fsdp_workers.py and vllm_rollout_spmd.py are gone in 0.9.1."""
+    gone = ("dp_actor.py", "fsdp_workers.py", "vllm_rollout_spmd.py", "postprocess_data")
+    for config, facts, *_ in RAISED:
+        known, _ = add_facts(Facts(), {**facts, **({} if "verl" in facts else NEW)})
+        if known.verl != "0.9.1":
+            continue
+        for finding in check(config, known, complete=False):
+            where = [name for name in gone if name in finding.why and "0.6.1" not in finding.why]
+            assert where == [], (finding.code, finding.why)
+
+
+def test_curves_of_verl_091_are_whole_means() -> None:
+    config: Config = {BATCH: 256, MINI: 256, MICRO: 8, GPUS: 1}
+    assert "loss-curves-scaled" in notes(config)
+    assert "loss-curves-scaled" not in notes(config, NEW)
+
+
+def test_the_critic_of_verl_091_goes_by_tokens_only() -> None:
+    config = {EST: "gae", "critic.model.path": "/m", "critic.ppo_micro_batch_size_per_gpu": 4}
+    assert "critic-batch-ignored" in notes(config, NEW)
+    assert "critic-batch-ignored" not in notes({**config, "+critic.ppo_infer_max_token_len_per_gpu": 8192}, NEW)
+    assert "critic-batch-ignored" not in notes(config)

@@ -1,7 +1,7 @@
 """The algorithm: estimators without a baseline, KL settings that do nothing, words verl does not know, clipping.
 
 Source: verl 0.6.1, trainer/ppo/core_algos.py, trainer/ppo/utils.py need_critic(), workers/actor/dp_actor.py,
-workers/config/{actor,optimizer}.py, workers/fsdp_workers.py; 0.9.1's words from the same files of that release.
+workers/config/{actor,optimizer}.py, workers/fsdp_workers.py; 0.9.1: places.py.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from verlbox.findings import Finding, register
+from verlbox.lints.places import place
 from verlbox.lints.settings import ACTOR, MODEL, ROLLOUT, Settings, nearest
 from verlbox.lints.steps import count
 
@@ -44,6 +45,7 @@ CRITIC_WARMUP = register(
     "critic-warmup-too-long", "error", "The actor is never updated: critic warm-up outlasts the run."
 )
 BF16_MASTER = register("bf16-master-weights", "warning", "The optimizer works on bf16 weights and loses small updates.")
+DTYPE_IDLE = register("dtype-without-effect", "warning", "The dtype of the FSDP section is not read by this verl.")
 NONFINITE = register("gradient-not-finite", "warning", "verl skips updates with non-finite gradients and goes on.")
 
 ESTIMATORS = [
@@ -94,6 +96,7 @@ def words(s: Settings) -> dict[str, list[str]]:
     """Settings with a closed list of words -> the words verl accepts in this release."""
     schedulers = ["constant", "cosine"]
     aggregation = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+    aggregation += [] if s.is_old else ["token-sum"]
     newer = [] if s.is_old else ["gdpo", "optimal_token_baseline", "tir_optimal_token_baseline"]
     modes = ["rollout_correction"] if s.is_old else ["dppo_tv", "dppo_kl", "sapo", "dro", "cispo", "bypass_mode"]
     strategies = ["fsdp", "fsdp2", "megatron"] if s.is_old else ["fsdp", "fsdp2", "megatron", "veomni", "torchtitan"]
@@ -112,13 +115,13 @@ def words(s: Settings) -> dict[str, list[str]]:
         "algorithm.kl_penalty": _KL_ESTIMATES,
         f"{ACTOR}.kl_loss_type": _KL_ESTIMATES,
         "algorithm.pf_ppo.reweight_method": ["pow", "max_min", "max_random"],
-        "data.truncation": ["error", "left", "right", "middle"],
         "trainer.resume_mode": ["auto", "disable", "resume_path"],
         "trainer.device": ["cuda", "npu", "cpu"],
         f"{ROLLOUT}.dtype": ["auto", "bfloat16", "float16", "half", "float", "float32"],
         f"{ACTOR}.fsdp_config.dtype": ["bfloat16", "float16", "bf16", "fp16", "float32", "fp32", "half", "float"],
     }
     if s.is_old:
+        table["data.truncation"] = ["error", "left", "right", "middle"]  # 0.9.1 does not ask for it
         table["trainer.use_legacy_worker_impl"] = ["auto", "enable", "disable"]
         table["reward_model.reward_manager"] = ["naive", "prime", "batch", "dapo"]
         table[f"{ROLLOUT}.trace.backend"] = ["weave", "mlflow"]
@@ -133,7 +136,7 @@ _WHEN = {
     f"{ACTOR}.policy_loss.loss_mode": "core_algos.py get_policy_loss_fn() raises at the first update",
     "algorithm.kl_penalty": "core_algos.py kl_penalty_forward() raises NotImplementedError at the first step",
     f"{ACTOR}.kl_loss_type": "core_algos.py kl_penalty_forward() raises NotImplementedError at the first update",
-    "trainer.resume_mode": "ray_trainer.py _load_checkpoint() then has no folder to resume from, and fails",
+    "trainer.resume_mode": "_load_checkpoint() then has no folder to resume from, and fails",
     "trainer.device": "single_controller/ray/base.py makes it the name of a Ray resource that nobody offers: it"
     " waits for ever",
     "data.truncation": "torch_functional.postprocess_data() asserts it in a data-loader worker",
@@ -177,15 +180,17 @@ def sampling_explores(s: Settings) -> Iterator[Finding]:
         if group:
             yield GREEDY_GROUP.finding(
                 f"temperature {temperature:g} makes the {n} responses of a prompt identical",
-                why="Their rewards are equal, so every advantage is 0; besides, dp_actor.py divides the logits by"
-                " the temperature."
-                " validate_config accepts it.",
+                why="Their rewards are equal, so every advantage is 0; besides, the actor divides the logits by the"
+                " temperature. validate_config accepts it.",
                 fix=f"{key}=1.0",
             )
         else:
             yield TEMPERATURE.finding(
                 f"{key} is {temperature:g}",
-                why="dp_actor.py divides the logits by it (logits.div_(temperature)): log-probabilities become NaN.",
+                why="dp_actor.py divides the logits by it (logits.div_(temperature)): log-probabilities become NaN."
+                if s.is_old
+                else "engine/fsdp/transformer_impl.py divides the logits by max(temperature, 1e-8): every"
+                " log-probability becomes 0 or minus infinity.",
                 fix=f"{key}=1.0",
             )
     elif group and s.given(f"{ROLLOUT}.top_k") and s.get(f"{ROLLOUT}.top_k") == 1:
@@ -236,7 +241,7 @@ def kl_settings_do_something(s: Settings) -> Iterator[Finding]:
             if s.given(key):
                 yield KL_IDLE.finding(
                     f"{key} does nothing: {in_loss} is off",
-                    why="dp_actor.py adds the KL term only with use_kl_loss.",
+                    why=f"{place(s, 'loss')} adds the KL term only with use_kl_loss.",
                     fix=f"{in_loss}=True, or remove it",
                 )
     if not s.flag(in_reward):
@@ -244,7 +249,8 @@ def kl_settings_do_something(s: Settings) -> Iterator[Finding]:
         for key in idle:
             yield KL_IDLE.finding(
                 f"{key} does nothing: {in_reward} is off",
-                why="ray_trainer.py applies the penalty only with use_kl_in_reward (off by default since verl 0.3).",
+                why=f"{place(s, 'kl in reward')} applies the penalty only with use_kl_in_reward (off by default since"
+                " verl 0.3).",
                 fix=f"{in_reward}=True, or remove it",
             )
     for switch, coefficient in ((in_loss, f"{ACTOR}.kl_loss_coef"), (in_reward, "algorithm.kl_ctrl.kl_coef")):
@@ -292,11 +298,13 @@ def curves_are_read_rightly(s: Settings) -> Iterator[Finding]:
     if batch and batch == mini and one_pass and s.known("data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size"):
         yield ON_POLICY.finding(
             "mini-batch = batch: pg_clipfrac and ppo_kl are 0 by construction",
-            why="dp_actor.py update_policy(): with one mini-batch and one epoch the old log-probabilities are the"
-            " new ones,"
-            " detached. Zero is no sign of stability, and clip settings have no effect.",
+            why=f"{place(s, 'update')}: with one mini-batch and one epoch the old log-probabilities are "
+            + ("the new ones, detached." if s.is_old else "those of the same weights (rounding apart).")
+            + " Zero is no sign of stability, and clip settings have no effect.",
             fix="nothing, or a smaller ppo_mini_batch_size for several updates a step",
         )
+    if not s.is_old:
+        return  # 0.9.1 sums the micro-batches' parts of a mean over the mini-batch (losses.py, AggregationType.SUM)
     micro, world = s.integer(f"{ACTOR}.ppo_micro_batch_size_per_gpu"), s.world_size() or 1
     n = s.integer(N) or 1
     if mini and micro and not s.flag(f"{ACTOR}.use_dynamic_bsz") and mini * n // world > micro > 0:
@@ -310,18 +318,20 @@ def curves_are_read_rightly(s: Settings) -> Iterator[Finding]:
 
 def learning_rate_arrives(s: Settings) -> Iterator[Finding]:
     total = count(s).declared
+    least = 0 if s.is_old else 1  # from here on the number of steps wins over the ratio
     for section in ("actor_rollout_ref.actor", *(["critic"] if s.critic_is_used() else [])):
         lr, steps = s.number(f"{section}.optim.lr"), s.integer(f"{section}.optim.lr_warmup_steps")
         ratio = s.number(f"{section}.optim.lr_warmup_steps_ratio") or 0.0
         if s.given(f"{section}.optim.lr") and lr == 0:
             yield LR_ZERO.finding(f"{section}.optim.lr is 0", why="Nothing is learnt.", fix=f"{section}.optim.lr=1e-6")
-        if steps is not None and steps >= 0 and s.given(f"{section}.optim.lr_warmup_steps") and ratio > 0:
+        if steps is not None and steps >= least and s.given(f"{section}.optim.lr_warmup_steps") and ratio > 0:
             yield WARMUP_TWICE.finding(
                 f"{section}.optim.lr_warmup_steps={steps} wins over lr_warmup_steps_ratio={ratio:g}",
-                why="fsdp_workers.py uses the ratio only when lr_warmup_steps is negative (default -1).",
+                why=f"{place(s, 'schedule')} uses the ratio only when lr_warmup_steps is"
+                f" {'negative' if s.is_old else '0 or less'} (default -1).",
                 fix="set one of the two",
             )
-        if ratio >= 1 and (steps is None or steps < 0):
+        if ratio >= 1 and (steps is None or steps < least):
             yield WARMUP_LONG.finding(
                 f"{section}.optim.lr_warmup_steps_ratio is {ratio:g}",
                 why="The learning rate reaches its value only at the end of the run.",
@@ -329,11 +339,12 @@ def learning_rate_arrives(s: Settings) -> Iterator[Finding]:
             )
         if not total:
             continue
-        warmup = steps if steps is not None and steps >= 0 else int(ratio * total)
+        warmup = steps if steps is not None and steps >= least else int(ratio * total)
         if ratio < 1 and warmup >= total:
             yield WARMUP_LONG.finding(
                 f"{section}: {warmup} warm-up steps, and the run has {total}",
-                why="The learning rate never reaches its value (fsdp_workers.py get_constant_schedule_with_warmup).",
+                why="The learning rate never reaches its value (torch_functional.py"
+                " get_constant_schedule_with_warmup()).",
                 fix=f"{section}.optim.lr_warmup_steps={max(0, total // 10)}",
             )
         elif warmup:
@@ -346,7 +357,7 @@ def learning_rate_arrives(s: Settings) -> Iterator[Finding]:
     if critic_first and total and critic_first > total and s.known("trainer.critic_warmup"):
         yield CRITIC_WARMUP.finding(
             f"trainer.critic_warmup is {critic_first} and the run has {total} steps: the actor is never updated",
-            why="ray_trainer.py fit(): the actor is updated when critic_warmup <= global_steps.",
+            why="The trainer updates the actor when critic_warmup <= global_steps.",
             fix=f"trainer.critic_warmup={total // 10}",
         )
 
@@ -358,10 +369,23 @@ def optimizer_keeps_precision(s: Settings) -> Iterator[Finding]:
         if s.given(key) and s.get(key) in ("bf16", "bfloat16", "fp16", "float16"):
             yield BF16_MASTER.finding(
                 f"{key}={s.get(key)}: parameters and optimizer states are 16 bit",
-                why="fsdp_workers.py: 'we have to create model in fp32. Otherwise, the optimizer is in bf16, which"
-                " is incorrect'; a"
-                " step of 1e-6 is below what bf16 can add to a weight.",
+                why="verl itself makes the model in fp32 ('Otherwise, the optimizer is in bf16, which is incorrect',"
+                " fsdp_workers.py of 0.6.1): a step of 1e-6 is below what bf16 can add to a weight.",
                 fix=f"{key}=fp32 (mixed precision computes in bf16 anyway)",
+            )
+
+
+def precision_setting_is_read(s: Settings) -> Iterator[Finding]:
+    if s.is_old:
+        return
+    for section in (f"{ACTOR}.fsdp_config", "actor_rollout_ref.ref.fsdp_config", "critic.fsdp"):
+        key, right = f"{section}.dtype", f"{section}.mixed_precision"
+        if s.given(key) and s.get(key) not in ("bfloat16", "bf16") and s.get(right) is None:
+            yield DTYPE_IDLE.finding(
+                f"{key}={s.get(key)} does nothing: the model computes in bfloat16",
+                why="engine/fsdp/transformer_impl.py _build_fsdp_module() reads mixed_precision.param_dtype only, and"
+                " takes bfloat16 where that is not set (verl 0.9.1).",
+                fix=f"+{right}.param_dtype={'fp32' if '32' in str(s.get(key)) else s.get(key)}",
             )
 
 
@@ -370,8 +394,7 @@ def gradients_are_finite(s: Settings) -> Iterator[Finding]:
     if "grad" in observed and any(word in observed for word in ("nan", "inf", "not finite", "non-finite")):
         yield NONFINITE.finding(
             "a gradient norm was not finite",
-            why="dp_actor.py _optimizer_step() prints 'WARN: rank 0 grad_norm is not finite', skips the update and"
-            " goes on: the run"
+            why=f"{place(s, 'optimizer step')} prints 'grad_norm is not finite', skips the update and goes on: the run"
             " ends normally and may have learnt nothing.",
             fix="count the skipped steps; look for a zero temperature, fp16, or an exploding learning rate",
         )
@@ -387,5 +410,6 @@ LINTS = (
     curves_are_read_rightly,
     learning_rate_arrives,
     optimizer_keeps_precision,
+    precision_setting_is_read,
     gradients_are_finite,
 )

@@ -2,14 +2,18 @@
 
 Source: verl 0.6.1, utils/config.py validate_config(), workers/config/{actor,critic}.py, workers/fsdp_workers.py
 (normalisation in ActorRolloutRefWorker.__init__ and CriticWorker.__init__), workers/actor/dp_actor.py update_policy().
+verl 0.9.1 fills a step up with padding rows to whole mini-batches (trainer/ppo/padding_utils.py) and wants every phase
+to divide by its micro-batch (workers/engine/utils.py prepare_micro_batches(), workers/engine_workers.py).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from verlbox.findings import Finding, register
+from verlbox.lints.places import place
 from verlbox.lints.settings import ACTOR, REF, ROLLOUT, Settings
 
 BATCH, N = "data.train_batch_size", f"{ROLLOUT}.n"
@@ -26,6 +30,12 @@ MICRO_TOO_SMALL = register("micro-batch-too-small", "error", "The global micro-b
 MICRO_OLD = register("micro-batch-deprecated", "note", "The global micro-batch option is deprecated.")
 BUDGET = register("token-budget-too-small", "error", "The token budget of a micro-batch cannot hold one sequence.")
 EMPTY_LOADER = register("train-loader-empty", "error", "There are fewer training rows than one batch needs.")
+PADDED = register("batch-padded", "warning", "verl fills the rows of a step up with padding rows.")
+DYNAMIC_DIFFERS = register(
+    "dynamic-batch-differs", "error", "Dynamic batch sizes are on for one of update and log-prob only."
+)
+CRITIC_BUDGET = register("critic-batch-ignored", "warning", "The critic's batch settings are not read by this verl.")
+GEN_BATCH = register("gen-batch-not-divisor", "error", "gen_batch_size does not divide train_batch_size.")
 VAL_BATCH = register("val-batch-size-deprecated", "note", "data.val_batch_size is deprecated.")
 
 
@@ -108,13 +118,16 @@ def rows_divide_over_devices(s: Settings) -> Iterator[Finding]:
     batch, n, world = s.integer(BATCH), s.integer(N), s.world_size()
     if not (batch and n and world) or not s.known(BATCH, "trainer.n_gpus_per_node") or _is_megatron(s):
         return
-    if batch * n % world:
+    if batch * n % world and (s.is_old or not s.flag(_ACTOR.dynamic)):
         fits = next(size for size in range(batch, batch + world + 1) if size * n % world == 0)
         yield NOT_DIVISIBLE.finding(
             f"train_batch_size {batch} x rollout.n {n} = {batch * n} rows do not divide over {world} devices",
-            why="verl 0.6.1 utils/config.py: real_train_batch_size must be divisible by the number of devices; with"
-            " dynamic"
-            " batch sizes the same fails later, when the batch is dealt out (protocol.py chunk()).",
+            why="utils/config.py validate_config(): real_train_batch_size must be divisible by the number of devices"
+            + (
+                "; with dynamic batch sizes the same fails later, when the batch is dealt out (protocol.py chunk())."
+                if s.is_old
+                else "."
+            ),
             fix=f"{BATCH}={fits}",
         )
 
@@ -126,6 +139,8 @@ def mini_batch_fits(s: Settings) -> Iterator[Finding]:
         known = s.known(BATCH) and (s.known(role.mini) or (role is _CRITIC and s.known(_ACTOR.mini)))
         if not (batch and mini and known) or mini <= batch:
             continue
+        if s.flag(role.dynamic) and not s.is_old:
+            continue  # padded up: rows_are_padded()
         if s.flag(role.dynamic):
             yield SHORT_MINI.finding(
                 f"the only mini-batch of the {role.name} has {batch} prompts but is scaled as if it had {mini}",
@@ -137,7 +152,7 @@ def mini_batch_fits(s: Settings) -> Iterator[Finding]:
         elif not (role is _CRITIC and not s.given(role.mini)):
             yield MINI_TOO_BIG.finding(
                 f"train_batch_size ({batch}) is smaller than {role.name}.ppo_mini_batch_size ({mini})",
-                why="verl 0.6.1 workers/config: train_batch_size must be >= ppo_mini_batch_size (ValueError).",
+                why="workers/config: train_batch_size must be >= ppo_mini_batch_size (ValueError).",
                 fix=f"{role.mini}={batch}",
             )
 
@@ -153,6 +168,14 @@ def mini_and_micro_batches_divide(s: Settings) -> Iterator[Finding]:
             continue
         ranks = max(1, world // max(1, s.integer(role.sequence_parallel) or 1))
         local = mini * n // ranks
+        if not s.is_old and mini * n % ranks:
+            yield NOT_DIVISIBLE.finding(
+                f"{role.name}: mini-batch {mini} x n {n} = {mini * n} rows do not divide over {ranks} devices",
+                why="engine_workers.py train_mini_batch() asserts mini_batch_size % data_parallel_size == 0 at the"
+                " first update.",
+                fix=f"{role.mini}={next(m for m in range(mini, mini + ranks + 1) if m * n % ranks == 0)}",
+            )
+            continue
         if local == 0:
             yield MINI_VANISHES.finding(
                 f"{role.name}: mini-batch {mini} x n {n} over {ranks} devices leaves none for each",
@@ -161,25 +184,121 @@ def mini_and_micro_batches_divide(s: Settings) -> Iterator[Finding]:
                 fix=f"{role.mini}={-(-ranks // n)} or more",
             )
             continue
-        if micro and micro > 0 and s.known(role.micro_per_gpu) and local % micro:
+        micro_counts = s.is_old or (role is _ACTOR and not s.flag(role.dynamic))
+        if micro and micro > 0 and micro_counts and s.known(role.micro_per_gpu) and local % micro:
             divisor = max(d for d in range(1, min(micro, local) + 1) if local % d == 0)
             yield MICRO_NOT_DIVISOR.finding(
                 f"{role.name}: {local} rows of a mini-batch on each device do not divide by the micro-batch {micro}",
-                why=f"fsdp_workers.py: {mini} x n {n} // {ranks} devices = {local} must be divisible by"
-                " ppo_micro_batch_size_per_gpu; the workers stop after they are started.",
+                why=f"{'fsdp_workers.py' if s.is_old else 'engine/utils.py prepare_micro_batches()'}: {mini} x n {n} //"
+                f" {ranks} devices = {local} must be divisible by ppo_micro_batch_size_per_gpu; "
+                + ("the workers stop after they are started." if s.is_old else "the first update stops."),
                 fix=f"{role.micro_per_gpu}={divisor}",
             )
-        if batch and s.known(BATCH) and batch >= mini and batch * n % ranks == 0:
+        if s.is_old and batch and s.known(BATCH) and batch >= mini and batch * n % ranks == 0:
             rows = batch * n // ranks
             if rows % local:
                 yield SHORT_MINI.finding(
                     f"{role.name}: {rows} rows on each device make {rows // local} mini-batches of {local} and one of"
                     f" {rows % local}",
                     why="dp_actor.py update_policy() splits by the mini-batch and scales each by the full size: the"
-                    " short one"
-                    " makes a smaller update than it should.",
+                    " short one makes a smaller update than it should.",
                     fix=f"choose {role.mini} as a divisor of {BATCH} ({batch})",
                 )
+
+
+def _rows_of_a_step(s: Settings) -> tuple[int, int, int] | None:
+    """(rows of a step, rows with 0.9.1's padding, data-parallel ranks) where they are known; 0.9.1 only.
+
+    Source: verl 0.9.1, trainer_base.py _get_required_batch_multiple(): the least common multiple of the ranks and of
+    each trained model's mini-batch in rows.
+    """
+    batch, n, world = s.integer(BATCH), s.integer(N), s.world_size()
+    if s.is_old or _is_megatron(s) or not (batch and n and world) or not s.known(BATCH, N):
+        return None
+    ranks = max(1, world // max(1, s.integer(_ACTOR.sequence_parallel) or 1))
+    minis = [s.integer(role.mini) for role in _roles(s) if s.known(role.mini) or role is _CRITIC]
+    multiple = math.lcm(ranks, *(mini * n for mini in minis if mini and mini > 0))
+    return batch * n, -(-batch * n // multiple) * multiple, ranks
+
+
+def rows_are_padded(s: Settings) -> Iterator[Finding]:
+    rows = _rows_of_a_step(s)
+    if rows is None or rows[0] == rows[1] or not s.known(_ACTOR.mini):
+        return
+    given, padded, _ = rows
+    batch = s.integer(BATCH)
+    if any((s.integer(role.mini) or 0) > (batch or 0) and not s.flag(role.dynamic) for role in _roles(s)):
+        return  # verl refuses it: mini_batch_fits()
+    minis = " and ".join(f"{role.mini}={s.integer(role.mini)}" for role in _roles(s))
+    yield PADDED.finding(
+        f"the {given} rows of a step are filled up with {padded - given} padding rows ({minis})",
+        why="padding_utils.py upsample_batch_to_divisible_size(): every phase computes them (128 tokens each), and with"
+        " a seq-mean loss the mini-batch that holds them makes a smaller update.",
+        fix=f"choose ppo_mini_batch_size as a divisor of {BATCH} ({batch})",
+    )
+
+
+def log_prob_micro_batches_divide(s: Settings) -> Iterator[Finding]:
+    rows = _rows_of_a_step(s)
+    if rows is None:
+        return
+    _, padded, ranks = rows
+    sections = [(ROLLOUT, _ACTOR.dynamic)]
+    if s.reference_is_used():
+        sections.append((REF, f"{REF}.log_prob_use_dynamic_bsz"))
+    for section, dynamic in sections:
+        key = f"{section}.log_prob_micro_batch_size_per_gpu"
+        micro, local = s.integer(key), padded // ranks
+        if micro and micro > 0 and not s.flag(dynamic) and s.known(key) and local % micro:
+            divisor = max(d for d in range(1, min(micro, local) + 1) if local % d == 0)
+            yield MICRO_NOT_DIVISOR.finding(
+                f"{local} rows of a step on each device do not divide by {key}={micro}",
+                why="engine/utils.py prepare_micro_batches() asserts it for log-probabilities too; the first step stops"
+                " after its rollout (verl 0.9.1).",
+                fix=f"{key}={divisor}",
+            )
+
+
+def phases_agree_on_dynamic_batches(s: Settings) -> Iterator[Finding]:
+    key = f"{ROLLOUT}.log_prob_use_dynamic_bsz"
+    if s.is_old or not s.known(key, _ACTOR.dynamic) or s.flag(key) == s.flag(_ACTOR.dynamic):
+        return
+    yield DYNAMIC_DIFFERS.finding(
+        f"{_ACTOR.dynamic}={s.get(_ACTOR.dynamic)} and {key}={s.get(key)}",
+        why="engine_workers.py init_model() asserts that they are equal (verl 0.9.1).",
+        fix=f"remove {key}: it follows {_ACTOR.dynamic}",
+    )
+
+
+def critic_batch_settings_are_read(s: Settings) -> Iterator[Finding]:
+    if s.is_old or not s.critic_is_used() or _is_megatron(s):
+        return
+    budget = "critic.ppo_infer_max_token_len_per_gpu"
+    own = "critic.fsdp.use_dynamic_bsz"
+    names = (_CRITIC.micro_per_gpu, _CRITIC.micro, "critic.forward_micro_batch_size_per_gpu", _CRITIC.dynamic)
+    budgets = ("critic.ppo_max_token_len_per_gpu", "critic.forward_max_token_len_per_gpu")
+    idle = [key for key in (*names, *budgets) if s.given(key) and not (key == _CRITIC.dynamic and s.flag(key))]
+    if idle and not s.given(budget) and s.get(own) is not False:
+        yield CRITIC_BUDGET.finding(
+            f"{', '.join(idle)} {'does' if len(idle) == 1 else 'do'} nothing: the critic packs up to 32,768 tokens into"
+            " a micro-batch",
+            why=f"trainer_base.py _setup() gives the critic's engine {budget} only, and its use_dynamic_bsz stays on"
+            " (verl 0.9.1).",
+            fix=f"+{budget}=16384 (tokens) where memory is short",
+            severity="note",
+        )
+
+
+def generation_batches_divide(s: Settings) -> Iterator[Finding]:
+    key = "data.gen_batch_size"
+    size, batch = s.integer(key), s.integer(BATCH)
+    if not s.is_old and s.given(key) and size and batch and s.known(BATCH) and batch % size:
+        yield GEN_BATCH.finding(
+            f"{key}={size} does not divide {BATCH}={batch}",
+            why="trainer_base.py _next_train_batch(): num_prompts must be a positive multiple of gen_batch_size"
+            " (ValueError at the first step).",
+            fix=f"{key}={math.gcd(size, batch)}, or remove it",
+        )
 
 
 def global_micro_batch_is_big_enough(s: Settings) -> Iterator[Finding]:
@@ -188,11 +307,18 @@ def global_micro_batch_is_big_enough(s: Settings) -> Iterator[Finding]:
         micro, mini = s.integer(role.micro), s.integer(role.mini)
         if micro is None or micro <= 0 or not s.known(role.micro) or s.flag(role.dynamic):
             continue
-        yield MICRO_OLD.finding(
-            f"{role.micro} is the old, global option",
-            why="verl divides it by the number of devices.",
-            fix=f"use {role.micro_per_gpu}",
-        )
+        if s.is_old:
+            yield MICRO_OLD.finding(
+                f"{role.micro} is the old, global option",
+                why="verl divides it by the number of devices.",
+                fix=f"use {role.micro_per_gpu}",
+            )
+        elif role is _ACTOR and s.get(role.micro_per_gpu) is None:
+            yield MICRO_MISSING.finding(
+                f"{role.micro} is the old, global option, and {role.micro_per_gpu} is not set",
+                why="engine_workers.py init_model() asserts that the one for each device is set (verl 0.9.1).",
+                fix=f"{role.micro_per_gpu}={max(1, micro // world) if world else 8}, and remove the other",
+            )
         if mini and s.known(role.mini) and mini % micro:
             yield MICRO_NOT_DIVISOR.finding(
                 f"{role.name}: mini-batch {mini} does not divide by the global micro-batch {micro}",
@@ -207,7 +333,7 @@ def global_micro_batch_is_big_enough(s: Settings) -> Iterator[Finding]:
                 " (ValueError).",
                 fix=f"{role.micro_per_gpu}=1 instead",
             )
-    for section in (ROLLOUT, REF):
+    for section in (ROLLOUT, REF) if s.is_old else ():
         micro = s.integer(f"{section}.log_prob_micro_batch_size")
         dynamic = s.flag(f"{section}.log_prob_use_dynamic_bsz")
         ranks = world // max(1, s.integer(_ACTOR.sequence_parallel) or 1) if world else None
@@ -255,7 +381,7 @@ def micro_batches_are_set_once(s: Settings) -> Iterator[Finding]:
                 where,
             )
         )
-    for name, old, new, dynamic, place in pairs:
+    for name, old, new, dynamic, source in pairs:
         if s.flag(dynamic) or dynamic in s.uncertain:
             continue
         old_value, new_value = s.get(old), s.get(new)
@@ -263,13 +389,13 @@ def micro_batches_are_set_once(s: Settings) -> Iterator[Finding]:
         if old_value is not None and new_value is not None and s.given(old) and s.given(new):
             yield MICRO_TWICE.finding(
                 f"both {old} and {new} are set",
-                why=f"verl refuses both ({place}, ValueError).",
+                why=f"verl refuses both ({source}, ValueError).",
                 fix=f"remove {old}",
             )
         elif old_value is None and new_value is None and s.known(new):
             yield MICRO_MISSING.finding(
                 f"no micro-batch size for the {name}: set {new}",
-                why=f"verl demands one unless use_dynamic_bsz is on ({place}).",
+                why=f"verl demands one unless use_dynamic_bsz is on ({source}).",
                 fix=f"{new}=8, or {_ACTOR.dynamic}=True with token budgets",
             )
 
@@ -284,8 +410,8 @@ def log_prob_micro_batch_follows_dynamic(s: Settings) -> Iterator[Finding]:
         if s.given(switch) and s.get(switch) is False and s.get(size) is None and s.get(old) is None:
             yield MICRO_MISSING.finding(
                 f"{switch} is off and {size} is not set",
-                why="validate_config looks at the actor's use_dynamic_bsz only; dp_actor.py then splits by None"
-                " (TypeError).",
+                why="validate_config looks at the actor's use_dynamic_bsz only; the log-probabilities are then split"
+                " by None (TypeError).",
                 fix=f"{size}=8",
             )
 
@@ -301,7 +427,7 @@ def token_budgets_hold_a_sequence(s: Settings) -> Iterator[Finding]:
     ]
     if s.reference_is_used():
         budgets.append((f"{REF}.log_prob_max_token_len_per_gpu", f"{REF}.log_prob_use_dynamic_bsz", sequence_parallel))
-    if s.critic_is_used():
+    if s.critic_is_used() and s.is_old:
         own = s.integer(_CRITIC.sequence_parallel) or 1
         budgets.append(("critic.ppo_max_token_len_per_gpu", _CRITIC.dynamic, own))
         budgets.append(("critic.forward_max_token_len_per_gpu", _CRITIC.dynamic, own))
@@ -323,7 +449,7 @@ def token_budgets_hold_a_sequence(s: Settings) -> Iterator[Finding]:
 
 
 def training_rows_fill_a_batch(s: Settings) -> Iterator[Finding]:
-    batch = s.integer("data.gen_batch_size") or s.integer(BATCH)
+    batch = (s.integer("data.gen_batch_size") if s.is_old else None) or s.integer(BATCH)
     if not batch or not s.any_known(BATCH, "data.gen_batch_size"):
         return
     limit, rows = s.integer("data.train_max_samples"), s.facts.train_rows_after_filter
@@ -334,8 +460,8 @@ def training_rows_fill_a_batch(s: Settings) -> Iterator[Finding]:
     if available is not None and available < batch:
         yield EMPTY_LOADER.finding(
             f"{available} training rows are fewer than one batch of {batch}",
-            why="The loader drops the last, incomplete batch (ray_trainer.py: drop_last=True): 'Train dataloader is"
-            " empty!'.",
+            why=f"The loader drops the last, incomplete batch ({place(s, 'loader')}: drop_last=True): "
+            + ("'Train dataloader is empty!'." if s.is_old else "ZeroDivisionError in fit(), for want of an epoch."),
             fix=f"{BATCH}={available}" if available else "give the run a training file with rows",
         )
 
@@ -344,7 +470,9 @@ def validation_batch_is_whole(s: Settings) -> Iterator[Finding]:
     if s.given("data.val_batch_size") and s.get("data.val_batch_size") is not None:
         yield VAL_BATCH.finding(
             "data.val_batch_size is deprecated",
-            why="verl sends the whole validation set to the engine, which schedules its own memory (utils/config.py).",
+            why="verl sends the whole validation set to the engine, which schedules its own memory (utils/config.py)."
+            if s.is_old
+            else "verl says so (utils/config.py) and still makes batches of it; the engine schedules its own memory.",
             fix="remove it",
         )
 
@@ -357,6 +485,11 @@ LINTS = (
     global_micro_batch_is_big_enough,
     micro_batches_are_set_once,
     log_prob_micro_batch_follows_dynamic,
+    rows_are_padded,
+    log_prob_micro_batches_divide,
+    phases_agree_on_dynamic_batches,
+    critic_batch_settings_are_read,
+    generation_batches_divide,
     token_budgets_hold_a_sequence,
     training_rows_fill_a_batch,
     validation_batch_is_whole,

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from verlbox.findings import Finding, register
+from verlbox.lints.places import place
 from verlbox.lints.settings import ROLLOUT, Settings
 
 PROMPT, RESPONSE = "data.max_prompt_length", "data.max_response_length"
@@ -41,14 +42,20 @@ def context_holds_prompt_and_response(s: Settings) -> Iterator[Finding]:
         yield CONTEXT.finding(
             f"{s.get(PROMPT)} + {s.get(RESPONSE)} = {total} tokens, and the model's context is {context}",
             why="vllm_rollout_spmd.py: 'model context length should be greater than total sequence length'"
-            " (AssertionError).",
+            " (AssertionError)."
+            if s.is_old
+            else "vllm_async_server.py cuts the response at the context's end (verl 0.9.1 does not look at the sum).",
             fix=f"{RESPONSE}={max(1, context - (s.integer(PROMPT) or 0))} or a shorter prompt",
+            severity=None if s.is_old or context <= (s.integer(PROMPT) or 0) else "warning",
         )
     model_len = s.integer(f"{ROLLOUT}.max_model_len")
     if model_len and s.given(f"{ROLLOUT}.max_model_len") and model_len > context:
         yield CONTEXT.finding(
             f"{ROLLOUT}.max_model_len={model_len} exceeds the model's context of {context}",
-            why="vLLM refuses a max_model_len above the derived one.",
+            why="vLLM refuses a max_model_len above the derived one."
+            if s.is_old
+            else f"{place(s, 'engine')}: max_model_len should be less than or equal to max_position_embeddings"
+            " (ValueError).",
             fix=f"{ROLLOUT}.max_model_len={context}",
         )
 
@@ -69,8 +76,8 @@ def engine_holds_a_sequence(s: Settings) -> Iterator[Finding]:
                 why="vLLM stops at max_model_len: a long prompt leaves less room than max_response_length says.",
                 fix=f"{ROLLOUT}.max_model_len={total}, or remove it",
             )
-    if s.text(f"{ROLLOUT}.name") not in (None, "vllm", "???"):
-        return
+    if s.text(f"{ROLLOUT}.name") not in (None, "vllm", "???") or not s.is_old:
+        return  # 0.9.1 raises it itself where it must (vllm_async_server.py _validate_configs())
     batched = s.integer(f"{ROLLOUT}.max_num_batched_tokens")
     needed = model_len or total
     if not (needed and batched) or batched >= needed:
@@ -105,6 +112,15 @@ def prompts_fit(s: Settings) -> Iterator[Finding]:
     if s.flag("data.filter_overlong_prompts") or limit is None or not s.known(PROMPT):
         return
     how = s.get("data.truncation")
+    if not s.is_old:  # agent_loop.py _cap_text_prompt_length(); data.truncation is not asked
+        if longest is not None and longest > limit:
+            yield CUT.finding(
+                f"the longest prompt has {longest} tokens and loses its beginning beyond {limit}",
+                why="agent_loop.py cuts text prompts from the left with a warning (verl 0.9.1): the model answers a"
+                " question that it has not read whole.",
+                fix="data.filter_overlong_prompts=True, or a longer data.max_prompt_length",
+            )
+        return
     if longest is not None and longest > limit:
         if how == "error":
             yield OVERLONG.finding(

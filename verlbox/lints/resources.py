@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from verlbox.findings import Finding, register
+from verlbox.lints.places import place
 from verlbox.lints.settings import ACTOR, MODEL, REF, ROLLOUT, Settings
 
 TP = f"{ROLLOUT}.tensor_model_parallel_size"
@@ -47,9 +48,8 @@ def devices_are_there(s: Settings) -> Iterator[Finding]:
     if per_node > visible:
         yield TOO_MANY.finding(
             f"{key}={per_node}, and {visible} devices are visible",
-            why="ray_trainer.py _check_resource_available(): 'Total available GPUs is less than total desired GPUs'"
-            " (8 is the"
-            " default).",
+            why=f"{place(s, 'devices')} _check_resource_available(): 'Total available GPUs is less than total desired"
+            " GPUs' (8 is the default).",
             fix=f"{key}={visible}" if visible else "make the devices visible to this process",
         )
     elif visible > per_node and s.given(key):
@@ -67,9 +67,8 @@ def parallel_sizes_divide(s: Settings) -> Iterator[Finding]:
     if world and s.known(TP) and s.known("trainer.n_gpus_per_node") and world % together:
         yield PARALLEL.finding(
             f"{world} devices do not divide by {together} (rollout tensor x data x pipeline parallel size)",
-            why=f"fsdp_workers.py _build_rollout(): 'rollout world_size: {world} is not divisible by"
-            f" infer_world_size: {together}'"
-            " (tensor_model_parallel_size is 2 by default).",
+            why=f"{place(s, 'rollout')}: 'rollout world_size: {world} is not divisible by infer_world_size:"
+            f" {together}' (tensor_model_parallel_size is 2 by default).",
             fix=f"{TP}={max(size for size in range(1, min(world, sizes[0]) + 1) if world % size == 0)}",
         )
     heads = s.facts.num_attention_heads
@@ -120,7 +119,7 @@ def parallel_sizes_divide(s: Settings) -> Iterator[Finding]:
         if s.given(key) and size and world and 0 < size < world and world % size:
             yield PARALLEL.finding(
                 f"{world} devices do not divide by {key}={size}",
-                why="fsdp_workers.py create_device_mesh() makes a mesh of (devices // fsdp_size, fsdp_size).",
+                why=f"{place(s, 'mesh')} makes a mesh of (devices // fsdp_size, fsdp_size).",
                 fix=f"{key}=-1",
             )
 
@@ -129,8 +128,8 @@ def device_is_the_one_here(s: Settings) -> Iterator[Finding]:
     device, platform = s.text("trainer.device"), s.facts.platform
     if platform not in ("npu", "cuda", "cpu") or device not in ("npu", "cuda", "cpu") or not s.known("trainer.device"):
         return
-    if device == platform:
-        return
+    if device == platform or (not s.is_old and platform != "cpu"):
+        return  # 0.9.1 corrects it to the accelerator that it finds (utils/device.py auto_set_device())
     if device == "cpu":
         yield WRONG_DEVICE.finding(
             f"trainer.device=cpu on a machine with {platform} devices",
@@ -212,7 +211,7 @@ def engine_leaves_memory(s: Settings) -> Iterator[Finding]:
     if s.given(key) and s.get(key) is False:
         yield CACHE_KEPT.finding(
             f"{key}=False: the engine keeps its memory while the model is trained",
-            why="fsdp_workers.py trainer_mode() releases weights and cache only with free_cache_engine.",
+            why=f"{place(s, 'sleep')} releases weights and cache only with free_cache_engine.",
             fix=f"{key}=True, unless memory is plentiful",
         )
     variables = {"cuda": ["PYTORCH_CUDA_ALLOC_CONF"], "npu": ["PYTORCH_NPU_ALLOC_CONF"], "cpu": []}.get(
@@ -238,7 +237,7 @@ def offload_does_something(s: Settings) -> Iterator[Finding]:
         if s.given(key) and s.flag(key) and strategy == "fsdp":
             yield OFFLOAD_IDLE.finding(
                 f"{key}=True does nothing with {owner}.strategy=fsdp",
-                why="fsdp_workers.py reads it only for fsdp2.",
+                why=f"{place(s, 'offload policy')} reads it only for fsdp2.",
                 fix=f"{owner}.strategy=fsdp2, or param_offload and optimizer_offload",
             )
 
@@ -254,7 +253,7 @@ def engine_and_strategy_fit(s: Settings) -> Iterator[Finding]:
     if rank and rank > 512 and s.text(f"{ROLLOUT}.name") in (None, "???", "vllm"):
         yield LORA_RANK.finding(
             f"{MODEL}.lora_rank={rank}",
-            why="utils/config.py: 'LoRA rank in vLLM must be less than or equal to 512'.",
+            why="utils/config.py validate_config(): the rank must be less than or equal to 512.",
             fix=f"{MODEL}.lora_rank=512",
         )
     if (

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from verlbox.findings import Finding, register
+from verlbox.lints.places import place
 from verlbox.lints.settings import ACTOR, Settings
 from verlbox.lints.steps import count
 
@@ -46,7 +47,8 @@ def run_has_steps(s: Settings) -> Iterator[Finding]:
     if total is not None and total <= 0 and s.given("trainer.total_training_steps"):
         yield NO_STEPS.finding(
             f"trainer.total_training_steps is {total}",
-            why="ray_trainer.py fit() counts from 1: the first step is already the last one.",
+            why=f"{place(s, 'fit')} counts from 1: "
+            + ("the first step is already the last one." if s.is_old else "there is no step at all."),
             fix="remove it (null: epochs decide), or give the number of steps",
         )
         return
@@ -67,9 +69,8 @@ def run_has_steps(s: Settings) -> Iterator[Finding]:
     if steps.last_step_is_reached is False:
         yield LAST_STEP.finding(
             f"the epochs end after {steps.executed} steps, before total_training_steps = {steps.declared}",
-            why="ray_trainer.py fit(): only a step >= total_training_steps saves and validates as the last one, so"
-            " neither happens;"
-            " a cosine schedule and the warm-up ratio go by the larger number.",
+            why=f"{place(s, 'fit')}: only a step >= total_training_steps saves and validates as the last one, so"
+            " neither happens; a cosine schedule and the warm-up ratio go by the larger number.",
             fix=f"trainer.total_epochs={-(-(steps.declared or 0) // (steps.per_epoch or 1))}, or"
             f" trainer.total_training_steps={steps.executed}",
         )
@@ -83,7 +84,7 @@ def run_leaves_a_checkpoint(s: Settings) -> Iterator[Finding]:
     if frequency <= 0:
         yield NO_CHECKPOINT.finding(
             f"{SAVE}={frequency}: no checkpoint is written, not even at the end",
-            why="ray_trainer.py fit(): save_freq > 0 is asked first, for the last step too (0 means never as well).",
+            why=f"{place(s, 'fit')}: save_freq > 0 is asked first, for the last step too (0 means never as well).",
             fix=f"{SAVE}={max(1, (steps.executed or 20) // 2)}: then the last step is saved whatever the frequency",
             severity="error" if "merge.local_dir" in s.other else None,
         )
@@ -96,8 +97,7 @@ def run_leaves_a_checkpoint(s: Settings) -> Iterator[Finding]:
             yield STOPS_EARLY.finding(
                 f"{planned}; stopping after step {stop} leaves no checkpoint (save_freq {frequency})",
                 why="Only a step >= total_training_steps counts as the last one, which is saved and validated"
-                " (ray_trainer.py"
-                " fit()); a run that is stopped has no last step.",
+                f" ({place(s, 'fit')}); a run that is stopped has no last step.",
                 fix=f"{SAVE}={stop} or less, or trainer.total_training_steps={stop}",
             )
 
@@ -108,7 +108,7 @@ def resuming_does_something(s: Settings) -> Iterator[Finding]:
     if s.given(RESUME_FROM) and path and mode != "resume_path":
         yield RESUME_IGNORED.finding(
             f"{RESUME_FROM} does nothing with {MODE}={mode}",
-            why="ray_trainer.py _load_checkpoint() reads it only with resume_mode=resume_path.",
+            why=f"{place(s, 'load')} reads it only with resume_mode=resume_path.",
             fix=f"{MODE}=resume_path",
         )
     if mode == "resume_path" and s.known(MODE):
@@ -116,13 +116,13 @@ def resuming_does_something(s: Settings) -> Iterator[Finding]:
         if not re.search(r"global_step_\d+$", folder) and s.known(RESUME_FROM):
             yield RESUME_PATH.finding(
                 f"{MODE}=resume_path with {RESUME_FROM}={path}",
-                why="ray_trainer.py takes what follows 'global_step_' as a number: the path must end with it,"
-                " without a slash or a"
-                " role folder after it.",
+                why=f"{place(s, 'load')} takes what follows 'global_step_' as a number: the path must end with it,"
+                " without a slash or a role folder after it.",
                 fix=f"{RESUME_FROM}=checkpoints/PROJECT/EXPERIMENT/global_step_N",
             )
         existing = existing or path
-    if mode != "disable" and s.given("trainer.default_hdfs_dir") and s.get("trainer.default_hdfs_dir"):
+    hdfs = s.is_old and s.given("trainer.default_hdfs_dir") and s.get("trainer.default_hdfs_dir")
+    if mode != "disable" and hdfs:
         yield HDFS.finding(
             f"trainer.default_hdfs_dir is set with {MODE}={mode}",
             why="ray_trainer.py _load_checkpoint(): 'load from hdfs is not implemented yet', at every start unless"
@@ -144,7 +144,9 @@ def resuming_does_something(s: Settings) -> Iterator[Finding]:
         )
         return
     epochs = s.integer("trainer.total_epochs")
-    if epochs == 1:
+    if not s.is_old:
+        then = f"the loop runs while the step is at most {total}, so it ends before step {at + 1}"
+    elif epochs == 1:
         then = (
             "the restored loader is exhausted, the only epoch has no batch, fit() returns without validation or error"
         )
@@ -156,13 +158,15 @@ def resuming_does_something(s: Settings) -> Iterator[Finding]:
         )
     yield FINISHED.finding(
         f"{existing} is the end of a run of {total} steps: running it again trains nothing more",
-        why=f"ray_trainer.py _load_checkpoint() and fit(): {then}.",
+        why=f"{place(s, 'load')} and fit(): {then}.",
         fix=f"a new trainer.experiment_name, {MODE}=disable, or more trainer.total_epochs",
     )
 
 
 def checkpoints_survive(s: Settings) -> Iterator[Finding]:
     roles = ["actor", *(["critic"] if s.critic_is_used() or s.given(KEEP["critic"]) else [])]
+    if not s.is_old:
+        roles = []  # 0.9.1 keeps the only one until the next is written (checkpoint_manager.py)
     for role in roles:
         if s.known(KEEP[role]) and s.get(KEEP[role]) == 1:
             yield KEEP_ONE.finding(
@@ -282,7 +286,7 @@ def merge_finds_a_checkpoint(s: Settings) -> Iterator[Finding]:
     elif frequency and frequency > 0 and s.known(SAVE) and at % frequency and total is not None and at != total:
         yield MERGE_STEP.finding(
             f"no checkpoint is written at step {at} (save_freq {frequency}, {total} steps)",
-            why="ray_trainer.py fit() saves at multiples of save_freq and at the last step.",
+            why=f"{place(s, 'fit')} saves at multiples of save_freq and at the last step.",
             fix=f"global_step_{at // frequency * frequency or total}/actor",
         )
 

@@ -1,6 +1,7 @@
 """How many steps a run has, as verl counts them.
 
-Source: verl 0.6.1, trainer/ppo/ray_trainer.py _create_dataloader() (drop_last=True; total_training_steps) and fit().
+Source: verl 0.6.1, trainer/ppo/ray_trainer.py _create_dataloader() (drop_last=True; total_training_steps) and fit();
+0.9.1, trainer/ppo/v1/trainer_base.py _init_dataloader() (steps go by train_batch_size whatever gen_batch_size is).
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Steps:
 
 def count(s: Settings) -> Steps:
     """The steps of the run from settings and facts; an explicit total_training_steps fact stands in for row counts."""
-    batch_key = "data.gen_batch_size" if s.integer("data.gen_batch_size") else "data.train_batch_size"
+    by_generation = s.is_old and s.integer("data.gen_batch_size")
+    batch_key = "data.gen_batch_size" if by_generation else "data.train_batch_size"
     batch, epochs, rows = s.integer(batch_key), s.integer("trainer.total_epochs"), s.facts.train_rows_after_filter
     limit = s.integer("data.train_max_samples")
     if rows is not None and limit is not None and limit > 0:
@@ -48,5 +50,8 @@ def count(s: Settings) -> Steps:
     given = s.integer("trainer.total_training_steps") if s.known("trainer.total_training_steps") else None
     fact = s.facts.total_training_steps
     declared = given if given is not None else fact if fact is not None else available
-    executed = declared if available is None else available if declared is None else min(max(declared, 1), available)
+    least = 1 if s.is_old else 0  # 0.6.1 counts from 1: with 0 steps its first is the last
+    executed = declared
+    if available is not None:
+        executed = available if declared is None else min(max(declared, least), available)
     return Steps(per_epoch, unused, declared, executed)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 
 from verlbox.findings import Finding, register
+from verlbox.lints.places import place
 from verlbox.lints.settings import ROLLOUT, Settings
 from verlbox.lints.steps import count
 
@@ -46,8 +47,8 @@ def steps_are_validated(s: Settings) -> Iterator[Finding]:
     if frequency <= 0:
         yield NEVER.finding(
             f"{TEST_FREQ}={frequency}: no step is validated, not even the last",
-            why="ray_trainer.py fit(): test_freq > 0 is asked first (-1 is the default); it ends with 'Final"
-            " validation metrics: None'.",
+            why=f"{place(s, 'fit')}: test_freq > 0 is asked first (-1 is the default); it ends with 'Final validation"
+            " metrics: None'.",
             fix=f"{TEST_FREQ}=10",
         )
         return
@@ -55,7 +56,7 @@ def steps_are_validated(s: Settings) -> Iterator[Finding]:
     if executed and frequency > executed:
         yield ONLY_LAST.finding(
             f"{TEST_FREQ}={frequency} and the run has {executed} steps: only the last one is validated",
-            why="ray_trainer.py fit(): is_last_step or a multiple of test_freq.",
+            why=f"{place(s, 'fit')}: is_last_step or a multiple of test_freq.",
             fix=f"{TEST_FREQ}={max(1, executed // 3)} for a curve",
         )
 
@@ -120,9 +121,8 @@ def first_validation_is_short(s: Settings) -> Iterator[Finding]:
     if used / world >= 2000:
         yield LONG_FIRST.finding(
             f"{used} validation rows are generated before step 1, on {world} device{'s' if world > 1 else ''}",
-            why="ray_trainer.py makes one batch of all of them (val_batch_size = the whole set): a long silent"
-            " phase, which ended the"
-            " published NPU run. val_before_train is on by default.",
+            why=f"{place(s, 'loader')} makes one batch of all of them (val_batch_size = the whole set): a long silent"
+            " phase, which ended the published NPU run. val_before_train is on by default.",
             fix=f"{BEFORE}=False, or {VAL_MAX} with a data.seed for a trial",
         )
 
@@ -131,7 +131,7 @@ def val_only_is_read(s: Settings) -> Iterator[Finding]:
     if s.given("trainer.val_only") and s.flag("trainer.val_only") and s.get(BEFORE) is False:
         yield ONLY.finding(
             f"trainer.val_only=True with {BEFORE}=False trains the whole run",
-            why="ray_trainer.py fit() looks at val_only only after the validation before training.",
+            why=f"{place(s, 'fit')} looks at val_only only after the validation before training.",
             fix=f"{BEFORE}=True",
         )
 
@@ -153,22 +153,23 @@ def validation_sampling_is_as_meant(s: Settings) -> Iterator[Finding]:
         if s.known(f"{VAL}.temperature"):
             yield IGNORED.finding(
                 f"{key}=True with {VAL}.temperature=0 is greedy",
-                why="vllm_rollout_spmd.py passes val_kwargs.temperature, whose default is 0.",
+                why=f"{place(s, 'sampling')} passes val_kwargs.temperature, whose default is 0.",
                 fix=f"{VAL}.temperature=1.0",
             )
-    elif not samples and s.given(f"{VAL}.temperature") and (val_temperature or 0) > 0:
+    elif s.is_old and not samples and s.given(f"{VAL}.temperature") and (val_temperature or 0) > 0:
         yield IGNORED.finding(
             f"{VAL}.temperature={val_temperature:g} does nothing: {key} is off",
             why="vllm_rollout_spmd.py generates greedily unless do_sample is on.",
             fix=f"{key}=True",
         )
-    greedy = (not samples) or val_temperature == 0
+    # 0.9.1 goes by the temperature alone (agent_loop_tq.py generate_sequences()).
+    greedy = (s.is_old and not samples) or val_temperature == 0
     if repeats > 1 and s.given(f"{VAL}.n") and greedy and (s.known(key) or not samples):
         yield REPEATS.finding(
             f"{VAL}.n={repeats} greedy answers of each prompt are identical",
-            why="Without do_sample (or at temperature 0) they cost their time and add no information; maj@k and"
-            " best@k equal mean@1.",
-            fix=f"{key}=True {VAL}.temperature=1.0, or {VAL}.n=1",
+            why=f"{'Without do_sample (or at temperature 0)' if s.is_old else 'At temperature 0'} they cost their time"
+            " and add no information; maj@k and best@k equal mean@1.",
+            fix=f"{f'{key}=True ' if s.is_old else ''}{VAL}.temperature=1.0, or {VAL}.n=1",
         )
 
 

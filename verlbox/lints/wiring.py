@@ -124,17 +124,19 @@ def reward_file_is_found(s: Settings) -> Iterator[Finding]:
     if functions is not None and name not in functions:
         yield NOT_FOUND.finding(
             f"{path} has no function '{name}'" + (f" (it has {', '.join(functions)})" if functions else ""),
-            why="trainer/ppo/reward.py: AttributeError: Reward function not found (the default name is compute_score).",
+            why=("trainer/ppo/reward.py" if s.is_old else "utils/import_utils.py load_extern_object()")
+            + ": AttributeError (the default name is compute_score).",
             fix=f"{name_key}={functions[0]}" if functions else f"define {name} in {path}",
         )
     parameters = s.facts.reward_parameters
-    if parameters is not None and "**" not in parameters and s.is_old:
-        batch = s.get("reward_model.reward_manager") == "batch"
+    if parameters is not None and "**" not in parameters:
+        batch = s.is_old and s.get("reward_model.reward_manager") == "batch"
         missing = [p for p in (_BATCH_PARAMETERS if batch else _PARAMETERS) if p not in parameters]
         if missing:
             yield SIGNATURE.finding(
                 f"the reward function does not take {', '.join(missing)}",
-                why="workers/reward_manager/ passes them by name: TypeError at the first step, after a whole rollout.",
+                why=("workers" if s.is_old else "experimental/reward_loop")
+                + "/reward_manager/ passes them by name: TypeError at the first step, after a whole rollout.",
                 fix=f"def {name}({', '.join(_BATCH_PARAMETERS if batch else _PARAMETERS)}, **kwargs)",
             )
 

@@ -303,7 +303,7 @@ def _next_rung(context: Context, rungs: list[dict[str, Any]]) -> dict[str, Any] 
         return None
     effective = dict(context.plan.effective)
     for rung in rungs:
-        effective.update(rung)
+        effective.update({key.lstrip("+"): value for key, value in rung.items()})
     critic = "critic.fsdp" if STACKS[context.recipe.stack].verl == "0.9.1" else "critic.model.fsdp_config"
     return ladder.next_rung(effective, critic)
 
