@@ -66,6 +66,12 @@ a=1, b=2         b=2, a=1
 (-\\infty,\\infty)  \\mathbb{R}
 \\begin{pmatrix}1/2\\\\-1\\end{pmatrix}  \\begin{bmatrix}\\frac12\\\\-1\\end{bmatrix}
 204_5            204_{5}
+204_5            204_{\\text{five}}
+18.90            \\text{\\$}18.90
+i                \\sqrt{-1}
+-2i              -\\sqrt{-4}
+\\emptyset        \\varnothing
+\\emptyset        \\{\\}
 12:30 p.m.       \\text{12:30 PM}
 3:2              6:4
 \\text{(C)}      C
@@ -123,6 +129,10 @@ x>3              [3,\\infty)
 \\text{even}     odd
 4                4\\sqrt(2)
 \\infty          -\\infty
+i                -\\sqrt{-1}
+\\emptyset        0
+\\emptyset        \\{0\\}
+0                \\emptyset
 \\frac{0}{0}     \\frac{0}{0}
 0                \\text{nothing}
 """

@@ -73,7 +73,10 @@ _ANNOTATION = re.compile(r"<<[^<>]*>>|<\|[^<>|]*\|>|</?[A-Za-z][^<>]*>")
 _LATEX_NOISE = re.compile(r"\\(?:text|mathrm|textbf|mathbf|mbox|boxed|fbox)\s*\{|\\[()\[\]]|\\(?:[,;:! ]|quad|qquad)")
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\,)(?=\d{3})")
 _UNIT_POWER = re.compile(r"(?<=[A-Za-z])\s?\^\s?\{?\d+\}?|(?<=[A-Za-z])(?<!\d[eE])\d+(?![\d.,]*\d)")
-_DECIMAL = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|(?<![A-Za-z\d])\.\d+"
+_DECIMAL = (
+    r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d|\s*/)(?:\.\d+)?"
+    r"|\d+(?:\.\d+)?|(?<![A-Za-z\d])\.\d+"
+)
 _NUMBER = re.compile(
     rf"(?P<sign>[+-]\s*)?(?:[$€£¥₹]\s*)?(?P<sign2>[+-]\s*)?(?P<value>{_DECIMAL})(?P<exponent>[eE][+-]?\d{{1,3}}(?![A-Za-z\d]))?"
     rf"(?:\s*/\s*(?P<under>\d+(?:\.\d+)?)|\s+(?P<top>\d+)\s*/\s*(?P<bottom>\d+))?"
@@ -97,7 +100,7 @@ class LineValue:
 
 def _as_fraction(number: re.Match[str]) -> Fraction | None:
     """The exact value of one `_NUMBER` match; None for a division by zero."""
-    value = Fraction(number["value"].replace(",", "")) * Fraction(f"1{number['exponent'] or ''}")
+    value = Fraction(re.sub(r"[,\s]", "", number["value"])) * Fraction(f"1{number['exponent'] or ''}")
     if number["under"]:
         if not Fraction(number["under"]):
             return None

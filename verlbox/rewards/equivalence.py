@@ -138,6 +138,7 @@ _SPELLING: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"√\s*(?=\()", r"\\sqrt"),
         (r"√\s*(\d+(?:\.\d+)?|[A-Za-z])", r"\\sqrt{\1}"),
         (r"∪", r"\\cup "),
+        (r"\\varnothing(?![A-Za-z])|∅|\\\{\s*\\\}", r"\\emptyset "),
         (r"∈", r"\\in "),
         (r"±|\+/-|\+-", r"\\pm "),
         (r"\+\s*\\infty", r"\\infty"),
@@ -220,7 +221,8 @@ def _unwrap_text(text: str) -> str:
 
 
 def _spelled_text(inner: str, command: str) -> str:
-    inner = _TEXT_COMMAND.sub(" ", inner).replace("{", "").replace("}", "").replace("\\ ", " ").replace("$", "")
+    inner = _TEXT_COMMAND.sub(" ", inner).replace("\\$", " ").replace("$", "").replace("\\ ", " ")
+    inner = inner.replace("{", "").replace("}", "")
     if _JOINING.fullmatch(inner) and inner.strip():
         return " , "
     bare = inner.strip().strip(".")
@@ -403,11 +405,11 @@ def _scalar(text: str) -> Value:
     leading = re.match(r"\s*\ue000([^\ue001]*?(?:\bis|=|:|equals?)\s*)\ue001\s*(?=.)", text)
     if leading:
         text = text[leading.end() :]
-    if not text.strip() or _TEXT_OPEN in text or (units and re.fullmatch(r"\s*[A-Za-z]{2,}\s*", text)):
-        return Words(_flat(original))
     based = _BASED.fullmatch(text.strip())
     if based:
         return Based(based[1], based[2] or based[3] or _BASE_NAMES.get(based[4].lower(), based[4].lower()))
+    if not text.strip() or _TEXT_OPEN in text or (units and re.fullmatch(r"\s*[A-Za-z]{2,}\s*", text)):
+        return Words(_flat(original))
     if re.fullmatch(r"\s*[A-Za-z]{2,}\s*", text) and text.strip().lower() not in _FUNCTION_WORDS and not units:
         return Words(_flat(text)) if len(text.strip()) > 3 else _short_word(text.strip())
     pieces = _split(text, ":")
@@ -568,6 +570,8 @@ def _value(text: str) -> Value:
     while enclosed and enclosed[0] == "{" and len(_split(enclosed[1], ",")) == 1:
         text = enclosed[1].rstrip(" .,;")
         enclosed = _enclosed(text)
+    if text == "\\emptyset":
+        return Bag(())
     grid = _grid(text)
     if grid is not None:
         return grid

@@ -497,7 +497,8 @@ def _numeric(node: Node, at: dict[str, complex], scale: _Scale) -> complex:
         return at[node.name]
     if kind == "constant":
         return {"pi": complex(math.pi), "e": complex(math.e), "i": 1j}[node.name]
-    values = [_numeric(arg, at, scale) for arg in args]
+    # Adding 0 makes -0 imaginary parts +0, so that real numbers lie on one side of all branch cuts.
+    values = [_numeric(arg, at, scale) + 0 for arg in args]
     first = values[0]
     if kind == "+":
         scale.largest = max(scale.largest, *map(abs, values))
