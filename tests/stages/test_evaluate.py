@@ -1,10 +1,19 @@
 from __future__ import annotations
 
+import io
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from verlbox.stages import evaluate
+from verlbox import recipe
+from verlbox.console import Console
+from verlbox.plan import Rows, make
+from verlbox.run import Run
+from verlbox.stages import Context, evaluate
+
+ROOT = Path(__file__).parents[2]
 
 ROWS = [
     {
@@ -72,3 +81,19 @@ def test_answers_that_were_lost_are_listed_before_those_that_were_won() -> None:
 def test_reasons_are_counted_for_greedy_answers() -> None:
     reasons = evaluate.summarise(answers({0: {1}, 1: set()}), answers({0: {1, 2}, 1: set()}), ROWS)["reasons"]
     assert reasons == {"base": {"ok": 1, "wrong": 9}, "trained": {"ok": 2, "wrong": 8}}
+
+
+def test_cached_answers_belong_to_one_engine_and_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked_of(stack: str, *versions: str) -> list[Path]:
+        loaded = recipe.load(ROOT / "recipes" / "smoke.yaml", [f"stack={stack}"])
+        context = Context(make(loaded, Run(tmp_path), Rows(1024, 300, "after filtering"), 31), False, console, {})
+        files = []
+        for version in versions:
+            monkeypatch.setattr(metadata, "version", lambda name, known=version: known)
+            files.append(evaluate._cache_file({"rows": "a", "model": "b", "engine": evaluate.engine(context)}))
+        return files
+
+    console = Console(io.StringIO())
+    files = [*asked_of("cpu", "4.57.6", "5.9.0"), *asked_of("cuda", "0.24.0", "0.11.0"), *asked_of("npu", "0.11.0")]
+    assert len(set(files)) == 4
+    assert files[3] == files[4], "the same engine in the same version, on whatever device"

@@ -6,7 +6,7 @@ import argparse
 import importlib
 from collections.abc import Callable
 
-FORMATS: tuple[str, ...] = ()
+FORMATS: tuple[str, ...] = ("opencompass", "kuberay", "slurm")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -595,10 +595,11 @@ def _efficiency(facts: RunFacts, metrics: Metrics) -> Section:
         rows = tuple((text(f"phase.{p.name}"), number(p.seconds), percent(p.share)) for p in spent.phases)
         columns = (text("column.phase"), text("column.seconds"), text("column.share"))
         blocks.append(Table(text("efficiency.phases"), columns, rows, numeric=(1, 2), folded=True))
+        blocks.append(plain("efficiency.accounted", share=percent(1 - spent.phases[-1].share)))
         for name, value, times in spent.beside:
             blocks.append(
                 plain(
-                    "efficiency.beside-inside" if spent.beside_inside else "efficiency.beside",
+                    "efficiency.beside-inside" if name in spent.inside else "efficiency.beside",
                     what=text(f"phase.{name}"),
                     seconds=seconds(value),
                     times=str(times),

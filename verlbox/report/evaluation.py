@@ -83,6 +83,9 @@ def blocks(evaluation: Mapping[str, Any]) -> Iterable[Block]:
         columns = tuple(text(f"column.{c}") for c in ("answers-by", "prompts", "base", "trained", "gain", "mcnemar-p"))
         yield Table(text("evaluation.table"), columns, tuple(rows), numeric=(1, 2, 3, 4, 5))
         yield plain("evaluation.note")
+        if engine := evaluation.get("engine"):
+            name, version, dtype = (str(engine.get(key, "–")) for key in ("name", "version", "dtype"))
+            yield plain("evaluation.engine", name=name, version=version, dtype=dtype)
     for group, members in (evaluation.get("groups") or {}).items():
         listed: list[tuple[Inline | Cell, ...]] = []
         for name, part in sorted(members.items()) if isinstance(members, Mapping) else ():

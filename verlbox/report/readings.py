@@ -5,9 +5,11 @@ Facts about verl are stated with the file of verl v0.6.1 that they were read fro
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from verlbox.metrics.read import Metrics, Series, is_validation, series
@@ -238,8 +240,14 @@ def _are_counts(values: Sequence[float], n: int) -> bool:
 
 # --- time ------------------------------------------------------------------------------------------------------
 
-PHASES = ("gen", "reward", "old_log_prob", "ref", "values", "adv", "update_critic", "update_actor", "update_weights")
-BESIDE = ("testing", "save_checkpoint")
+# verl's timers inside of a step that do not lie within each other: v0.6.1 trainer/ppo/ray_trainer.py, fit; v0.9.1
+# trainer/ppo/v1/trainer_base.py, fit and _step_once, and trainer_sync.py, on_step_end.
+PHASES = (
+    *("gen", "gen_max", "reward", "old_log_prob", "ref", "values", "adv", "update_critic", "update_actor"),
+    "update_weights",
+)
+# Timers that some versions have inside of the step and others after it.
+BESIDE = ("testing", "save_checkpoint", "dump_rollout_generations")
 
 
 @dataclass(frozen=True)
@@ -255,15 +263,15 @@ class Phase:
 class StepTime:
     """Where a step's time goes, over `steps` steps. `phases` sum to `seconds`, the last being "rest".
 
-    `beside` are validation and checkpoints: mean seconds when they happen and how often; `beside_inside` says that
-    verl counted them into the step, in which case they are a phase of their own too.
+    `beside` are validation, checkpoints and dumps: mean seconds when they happen and how often; those in `inside` verl
+    counted into the step, so that they are phases of their own too.
     """
 
     steps: int
     seconds: float
     phases: tuple[Phase, ...]
     beside: tuple[tuple[str, float, int], ...]
-    beside_inside: bool
+    inside: tuple[str, ...]
 
 
 def step_time(metrics: Metrics) -> StepTime | None:
@@ -284,15 +292,11 @@ def step_time(metrics: Metrics) -> StepTime | None:
                 totals[step] = totals.get(step, 0.0) + value
     if not totals or not known:
         return None
-    inside = 0
-    for name in BESIDE:
-        for step in known.get(name, {}).keys() & totals.keys():
-            spent = sum(known[p].get(step, 0.0) for p in PHASES if p in known)
-            inside += 1 if totals[step] >= spent + 0.9 * known[name][step] else -1
-    counted = (*PHASES, *BESIDE) if inside > 0 else PHASES
+    inside = _inside(totals, known)
     n = len(totals)
     seconds = math.fsum(totals.values()) / n
-    means = {name: math.fsum(known[name].get(step, 0.0) for step in totals) / n for name in counted if name in known}
+    counted = (name for name in (*PHASES, *inside) if name in known)
+    means = {name: math.fsum(known[name].get(step, 0.0) for step in totals) / n for name in counted}
     rest = seconds - math.fsum(means.values())
     phases = [Phase(name, value, value / seconds if seconds else 0.0) for name, value in means.items()]
     phases.sort(key=lambda phase: -phase.seconds)
@@ -300,7 +304,29 @@ def step_time(metrics: Metrics) -> StepTime | None:
     beside = tuple(
         (name, math.fsum(known[name].values()) / len(known[name]), len(known[name])) for name in BESIDE if name in known
     )
-    return StepTime(n, seconds, tuple(phases), beside, inside > 0)
+    return StepTime(n, seconds, tuple(phases), beside, inside)
+
+
+def _inside(totals: Mapping[int, float], known: Mapping[str, Mapping[int, float]]) -> tuple[str, ...]:
+    """Those of BESIDE that the step's time includes, found from the numbers: what is left of a step beside its phases
+    is most alike over all steps when exactly those are taken off, and it is not negative. verl 0.4 includes both
+    validation and checkpoints, 0.6.1 neither, 0.9.1 checkpoints only. Where nothing tells, none is included."""
+    phases = [known[name] for name in PHASES if name in known]
+    left = {step: total - math.fsum(of.get(step, 0.0) for of in phases) for step, total in totals.items()}
+    there = [name for name in BESIDE if known.get(name, {}).keys() & totals.keys()]
+    best: tuple[str, ...] = ()
+    least = math.inf
+    for size in range(len(there) + 1):
+        for chosen in itertools.combinations(there, size):
+            taken = {name: known[name] for name in chosen}
+            rests = [value - math.fsum(of.get(step, 0.0) for of in taken.values()) for step, value in left.items()]
+            if chosen and any(rest < -0.02 * total for rest, total in zip(rests, totals.values(), strict=True)):
+                continue
+            middle = median(rests)
+            spread = math.fsum(abs(rest - middle) for rest in rests)
+            if spread < least * (1 - 1e-9):
+                best, least = chosen, spread
+    return best
 
 
 @dataclass(frozen=True)

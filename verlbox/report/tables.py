@@ -16,7 +16,7 @@ from verlbox.metrics.read import Metrics
 from verlbox.report import readings
 from verlbox.report.model import Report, Summary
 
-JSON_FORMAT = 1  # raised when a key of report.json changes its meaning or goes
+JSON_FORMAT = 2  # raised when a key of report.json changes its meaning or goes
 
 
 def write_metrics(file: Path, metrics: Metrics) -> None:

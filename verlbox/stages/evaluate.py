@@ -9,10 +9,12 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from verlbox import process
+from verlbox.generate import engine_settings
 from verlbox.metrics import statistics
 from verlbox.plan import base_model
 from verlbox.recipe import Recipe, flat
@@ -49,6 +51,7 @@ def run(context: Context) -> Outputs:
             lines = (json.dumps(answer, ensure_ascii=False) for answer in graded[name])
             (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
         summary = summarise(graded["base"], graded["trained"], rows)
+        summary["engine"] = engine(context)
         write_json(folder / "summary.json", summary)
     for kind in ("greedy", "sampled"):
         if kind in summary:
@@ -58,8 +61,16 @@ def run(context: Context) -> Outputs:
     return Outputs([run.evaluation], {"enabled": True, "summary": summary})
 
 
+def engine(context: Context) -> dict[str, str]:
+    """What generates the answers: its name, its version, and the precision it computes in."""
+    if STACKS[context.recipe.stack].platform == "cpu":
+        return {"name": "transformers", "version": metadata.version("transformers"), "dtype": "float32"}
+    settings = engine_settings(context.plan.effective)
+    return {"name": "vllm", "version": metadata.version("vllm"), "dtype": settings["dtype"]}
+
+
 def _answers(context: Context, folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """The answers of both models, from the cache where the same model was asked the same before."""
+    """The answers of both models, from the cache where the same engine was asked the same with the same model."""
     run, evaluate = context.run, context.recipe.evaluate
     asked = {
         "rows": record(run.data / "test.parquet").sha256,
@@ -67,6 +78,7 @@ def _answers(context: Context, folder: Path) -> dict[str, list[dict[str, Any]]]:
         "temperature": evaluate.temperature,
         "seed": context.recipe.train.seed,
         "max_new_tokens": int(str(context.plan.effective.get("data.max_response_length", 512))),
+        "engine": engine(context),
     }
     places = {"base": base_model(run), "trained": run.model}
     hashes = {"base": context.details["download"]["model"]["sha256"], "trained": digest(run.records([run.model]))}
@@ -78,6 +90,8 @@ def _answers(context: Context, folder: Path) -> dict[str, list[dict[str, Any]]]:
         command = [sys.executable, "-m", "verlbox.generate", "--rows", str(run.data / "test.parquet")]
         command += ["--out", str(folder), "--batch-size", str(evaluate.batch_size)]
         command += ["--engine", "hf" if on_cpu else "vllm"]
+        if not on_cpu:
+            command += ["--settings", json.dumps(engine_settings(context.plan.effective))]
         command += [part for name in names for part in ("--model", f"{name}={places[name]}")]
         for key in ("draws", "temperature", "seed", "max_new_tokens"):
             command += [f"--{key.replace('_', '-')}", str(asked[key])]
