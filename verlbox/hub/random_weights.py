@@ -45,7 +45,16 @@ def path(name: str, tokenizer: Path, cache: Path) -> Path:
                 fix=f"Known: {', '.join(memory.KNOWN_CONFIGS)} (and their -Instruct).",
             )
         )
+    from filelock import FileLock
+
     folder = cache / "models" / f"{name.replace('/', '--')}--random"
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".lock"):  # of two runs that need it at once, one makes it
+        _complete(folder, name, tokenizer)
+    return folder
+
+
+def _complete(folder: Path, name: str, tokenizer: Path) -> None:
     if not (folder / "model.safetensors").is_file():
         # A process of its own: whoever runs a pipeline should not hold torch for the rest of it.
         command = [sys.executable, __file__, name, str(folder)]
@@ -63,7 +72,6 @@ def path(name: str, tokenizer: Path, cache: Path) -> Path:
     for file in TOKENIZER_FILES:
         if (tokenizer / file).is_file():
             shutil.copyfile(tokenizer / file, folder / file)
-    return folder
 
 
 def make(name: str, folder: Path) -> None:
@@ -75,15 +83,16 @@ def make(name: str, folder: Path) -> None:
     config = AutoConfig.for_model(shape.pop("model_type"), **{**DETAILS, **shape})
     torch.manual_seed(SEED)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
+    partial = folder / f".partial-{os.getpid()}"
     model.save_pretrained(partial, max_shard_size="1TB")
     eos = DETAILS["eos_token_id"]
     GenerationConfig(eos_token_id=eos, pad_token_id=DETAILS["pad_token_id"]).save_pretrained(partial)
-    # transformers' config keeps one end token only; vLLM and verl read the list from generation_config.json.
+    # As in Qwen's own files: one end token in config.json, both in generation_config.json, which vLLM and verl read.
     written = json.loads((partial / "config.json").read_text(encoding="utf-8"))
     (partial / "config.json").write_text(json.dumps({**written, "eos_token_id": 151645}, indent=2), encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
+    for file in sorted(partial.iterdir(), key=lambda file: file.name == "model.safetensors"):  # the weights last
+        file.replace(folder / file.name)
+    partial.rmdir()
 
 
 if __name__ == "__main__":
@@ -91,5 +100,4 @@ if __name__ == "__main__":
     parser.add_argument("name")
     parser.add_argument("folder", type=Path)
     arguments = parser.parse_args()
-    arguments.folder.parent.mkdir(parents=True, exist_ok=True)
     make(arguments.name, arguments.folder)
