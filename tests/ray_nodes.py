@@ -101,5 +101,6 @@ def cluster() -> Nodes:
         "RAY_TMPDIR": str(folder),
         "RAY_worker_niceness": "0",
         "OMP_NUM_THREADS": "1",
+        "PATH": f"{Path(RAY).parent}:{os.environ['PATH']}",  # a job's `python` is the nodes'
     }
     return Nodes(folder, environment)

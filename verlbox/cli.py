@@ -24,6 +24,7 @@ MODULES = {
     "diagnose": ("verlbox.diagnosis.command", "Name the first cause of a failure in logs."),
     "pins": ("verlbox.pins_command", "Check installed packages against a stack's pins, or lock the pins anew."),
     "launch": ("verlbox.container.command", "Run a recipe in a container of its stack's image."),
+    "submit": ("verlbox.submit", "Run a recipe as a job of a Ray cluster."),
     "grade": ("verlbox.grade", "Grade a file of answers as training does."),
     "ask": ("verlbox.ask", "Ask a run's trained model a question."),
     "report": ("verlbox.report.command", "Report on a run, a TensorBoard directory or a log."),

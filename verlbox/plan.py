@@ -162,7 +162,12 @@ def ray_settings(recipe: Recipe, run: Run, platform: Mapping[str, object]) -> di
     joined = cluster.address(recipe)
     if joined is None:
         return dict(platform)
-    variables = environment(recipe, run)
+    # RAY_* is for Ray's daemons and for the driver, except what Ray's worker processes read themselves.
+    variables = {
+        name: value
+        for name, value in environment(recipe, run).items()
+        if not name.startswith("RAY_") or name.startswith("RAY_EXPERIMENTAL_")
+    }
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, (variables["PYTHONPATH"], os.environ.get("PYTHONPATH"))))
     return {
         **{key: value for key, value in platform.items() if not key.lstrip("+").startswith(OWN_RAY)},

@@ -507,11 +507,12 @@ def _missing_files(recipe: Recipe, places: Mapping[str, str]) -> list[Finding]:
     return problems
 
 
-def load(path: Path, arguments: Sequence[str] = (), cwd: Path | None = None) -> Loaded:
+def load(path: Path, arguments: Sequence[str] = (), cwd: Path | None = None, *, files_here: bool = True) -> Loaded:
     """Reads a recipe file and applies command-line overrides.
 
     Paths in the file are relative to the file, paths in `arguments` to `cwd`. Raises FindingsError with every problem
-    found, each with its file and line or the argument it stands in.
+    found, each with its file and line or the argument it stands in. Without `files_here` the files that the recipe
+    names are not looked for: they are on the machine that it is meant for.
     """
     content, places, problems = _read(path)
     for key in ("dataset", "model"):
@@ -523,7 +524,7 @@ def load(path: Path, arguments: Sequence[str] = (), cwd: Path | None = None) -> 
         recipe = Recipe.model_validate(content)
     except ValidationError as error:
         raise FindingsError(problems + _explain(error, places)) from error
-    problems += _missing_files(recipe, places)
+    problems += [p for p in _missing_files(recipe, places) if files_here or p.code != MISSING_FILE.name]
     if problems:
         raise FindingsError(problems)
     return Loaded(recipe, places, path)

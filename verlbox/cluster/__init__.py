@@ -34,9 +34,13 @@ def needed(platform: PlatformName, devices: int) -> dict[str, int]:
     return dict.fromkeys(("CPU", *RESOURCES[platform]), devices)
 
 
+def custom_resources(platform: PlatformName, devices: int) -> dict[str, int]:
+    """What `--resources` of `ray start` says for devices; GPU has an option of its own."""
+    return {name: devices for name in RESOURCES[platform] if name != "GPU"}
+
+
 def node_options(platform: PlatformName, devices: int) -> list[str]:
     """The options of `ray start` that make a node offer devices, whether Ray finds them by itself or not."""
-    names = RESOURCES[platform]
-    custom = {name: devices for name in names if name != "GPU"}
-    options = [f"--num-gpus={devices}"] if "GPU" in names else []
+    custom = custom_resources(platform, devices)
+    options = [f"--num-gpus={devices}"] if "GPU" in RESOURCES[platform] else []
     return [*options, f"--resources={json.dumps(custom, separators=(',', ':'))}"] if custom else options
