@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 
+import pytest
+
 from verlbox.diagnosis.matcher import Watcher, diagnose, diagnose_stream
 
 OOM = "(WorkerDict pid=4411) torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.16 GiB."
@@ -168,3 +170,53 @@ def test_an_empty_log_is_no_failure() -> None:
     for raw in (b"", b"\n\n"):
         diagnosis = diagnose_stream(io.BytesIO(raw))
         assert (diagnosis.outcome, diagnosis.findings) == ("unclear", ())
+
+
+TRACEBACK = [
+    "Error executing job with overrides: ['data.train_batch_size=256']",
+    "Traceback (most recent call last):",
+    '  File "/x/verl/trainer/main_ppo.py", line 42, in main',
+    "    run_ppo(config)",
+    "ValueError: frobnicate=3 does not go with gadget=4",
+]
+
+
+@pytest.mark.parametrize(
+    "end", [[], ["", "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace."]]
+)
+def test_the_error_that_hydra_wraps_is_named_and_not_the_wrapping(end: list[str]) -> None:
+    found = diagnose([*TRACEBACK, *end])
+    assert found.findings[0].code == "log-unknown" and found.outcome == "failed" and found.unknown
+    assert "ValueError: frobnicate=3 does not go with gadget=4" in found.findings[0].what
+    assert found.findings[0].where == "line 5"
+    assert [f.code for f in found.findings] == ["log-unknown"]
+    assert "hydra-wrapped-error" in {cause.entry.id for cause in found.consequences}
+
+
+def test_without_the_error_itself_the_advice_is_to_ask_for_it() -> None:
+    found = diagnose([TRACEBACK[0], "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace."])
+    assert [f.code for f in found.findings] == ["log-hydra-wrapped-error"]
+
+
+def test_a_known_cause_is_named_although_another_exception_is_not_known() -> None:
+    oom = "(WorkerDict pid=7) torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 98.00 MiB."
+    found = diagnose([*TRACEBACK, oom])
+    assert found.findings[0].code == "log-cuda-out-of-memory" and not found.unknown
+
+
+def test_an_exception_that_training_survived_is_not_the_error_that_ended_it() -> None:
+    step = "step:{} - critic/score/mean:0.5 - response_length/mean:100"
+    found = diagnose([*TRACEBACK[1:], step.format(1), "ray.exceptions.ActorDiedError: The actor died unexpectedly"])
+    assert [f.code for f in found.findings] == ["log-worker-vanished"]
+
+
+def test_what_stands_at_a_line_is_what_the_run_has_not_survived() -> None:
+    watcher = Watcher("cuda")
+    step = "step:{} - critic/score/mean:0.5 - response_length/mean:100"
+    watcher.feed(step.format(1))
+    watcher.feed("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 98.00 MiB.")
+    assert [f.code for f in watcher.standing()] == ["log-cuda-out-of-memory"]
+    watcher.feed(step.format(2))
+    assert watcher.standing() == []
+    watcher.feed("Traceback (most recent call last):")  # not yet a failure: it may be handled
+    assert watcher.standing() == []

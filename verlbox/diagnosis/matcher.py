@@ -38,6 +38,12 @@ _EXCEPTION = re.compile(
     r"|Fatal Python error|Segmentation fault|Aborted|Killed$|terminate called|Traceback \(most recent call last\)"
     r"|Bus error|FATAL\b|panic:)|core dumped"
 )
+# The line of an exception itself, with a message.
+_REAL = re.compile(
+    r"^\s*(?:(?:ERROR|CRITICAL|FATAL)\b[^\]]{0,60}\]\s*|\[E\S* \S+ \S+\]\s*)?"
+    r"(?!ray\.exceptions\.|SystemExit|KeyboardInterrupt)"
+    r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|Exceeded|NotFound)(?:\(['\"]|: *)\S(?!.*RayTaskError)"
+)
 _WRAPPING = re.compile(r"^\s*ray\.exceptions\.|direct cause of the following|^\s*(?:File|Traceback)\b|RayTaskError")
 # Not the bare words: verl prints its whole configuration, which names all platforms.
 _PLATFORM_SIGNS: tuple[tuple[Platform, re.Pattern[str]], ...] = (
@@ -161,6 +167,7 @@ class Watcher:
         self._last_step: int | None = None
         self._finished_at = 0
         self._worth: dict[str, Line] = {}
+        self._unexplained: dict[str, Line] = {}  # exceptions that no entry knows and that wrap no other
         self._failing = False
         self._recent: deque[Line] = deque(maxlen=3)
 
@@ -201,8 +208,7 @@ class Watcher:
             self._told_platform = next((p for p, sign in _PLATFORM_SIGNS if sign.search(text)), None)
         if _FINISHED.search(text):
             self._finished_at = line.number
-            self._failing = False
-            self._worth.clear()
+            self._forget()
         elif _RESTARTED.search(text):
             self._finished_at = 0
         elif _EXCEPTION.search(text):
@@ -217,6 +223,8 @@ class Watcher:
             excluded = any(p.search(text) for p in entry.none)
             if not excluded and (not entry.check or CHECKS[entry.check](_groups(entry, text))):
                 self._trigger(entry, line, index)
+        if not triggered and len(self._unexplained) < _WORTH and _REAL.search(text):
+            self._unexplained.setdefault(_kind(text), line)
         for hit in list(self._pending.values()):
             new += self._settle(hit)
         return new
@@ -231,8 +239,7 @@ class Watcher:
         if self._last_step is None or step > self._last_step:
             for hit in self._hits.values():  # what happened before did not stop it
                 hit.survived = hit.survived or not hit.entry.lasting
-            self._failing = False
-            self._worth.clear()
+            self._forget()
         self._last_step = step
         new = self._health.feed(step, metrics, _where(line))
         self._health_findings += [(line.number, f) for f in new]
@@ -281,13 +288,19 @@ class Watcher:
     def _outdone(self, entry: Entry) -> bool:
         return any(entry.id in h.entry.over and self._possible(h.entry) for h in self._hits.values() if not h.survived)
 
+    def _forget(self) -> None:
+        """What happened before this line is over."""
+        self._failing = False
+        self._worth.clear()
+        self._unexplained.clear()
+
     def _note(self, line: Line) -> None:
         """Keeps the lines most worth reading: the first of each kind, roots before wrappers."""
         if "Traceback (most" in line.text:
             self._failing = True
             return
         self._failing = True
-        kind = re.sub(r"[0-9a-fx]{4,}|\d+", "#", line.text)[:120]
+        kind = _kind(line.text)
         if kind in self._worth:
             return
         if len(self._worth) >= _WORTH:
@@ -310,6 +323,8 @@ class Watcher:
         harmless = [h for h in hits if h.entry.severity == "benign" or (h.entry.severity == "fatal" and h.survived)]
         roots = [h for h in fatal if h.entry.role == "cause"]
         lead = roots or fatal[:1]
+        if lead and lead[0].entry.role == "wrapper" and self._unexplained:
+            lead = []  # it only says that something failed, and what failed is in the log
         consequences = [h for h in fatal if h not in lead]
         health = sorted(self._health_findings, key=lambda pair: pair[0])
         found = [(h.line.number, _finding(_cause(h))) for h in lead]
@@ -319,10 +334,11 @@ class Watcher:
         causes = [*lead, *warnings]
         failed = bool(found)
         worth = tuple(self._worth.values())
-        unknown = not failed and not finished and (self._failing or exit_code not in (None, 0))
+        died = bool(consequences) and not finished
+        unknown = not failed and (died or (not finished and (self._failing or exit_code not in (None, 0))))
         if unknown:
             worth = worth or tuple(self._recent)
-            findings.insert(0, _unknown(worth, exit_code))
+            findings.insert(0, _unknown(worth, exit_code, next(iter(self._unexplained.values()), None)))
         if not findings and not finished and self._last_step is None:
             causes = [h for h in harmless if h.entry.severity == "benign"]
             findings = [_finding(_cause(h)) for h in causes]
@@ -371,11 +387,26 @@ def _where(at: Line | Cause) -> str:
     return f"line {number} ({at.worker})" if at.worker else f"line {number}"
 
 
-def _unknown(worth: tuple[Line, ...], exit_code: int | None) -> Finding:
+def _kind(text: str) -> str:
+    """What lines that differ only in numbers and addresses have in common."""
+    return re.sub(r"[0-9a-fx]{4,}|\d+", "#", text)[:120]
+
+
+def _unknown(worth: tuple[Line, ...], exit_code: int | None, first: Line | None) -> Finding:
+    """first: the exception that the rest followed from, where one is known to be no wrapper."""
     shown = "; ".join(f"line {w.number}: {w.text.strip()[:_SHOWN]}" for w in worth)
     code = "" if exit_code is None else f" (exit code {exit_code})"
+    what = f"the run failed{code} and the cause is not in the catalogue"
+    if first is not None:
+        what = f"the run failed{code} with an error that is not in the catalogue: {first.text.strip()[:_SHOWN]}"
+        return UNKNOWN.finding(
+            what,
+            why=f"the lines most worth reading, the earliest first: {shown}",
+            fix="read the traceback above this line",
+            where=_where(first),
+        )
     return UNKNOWN.finding(
-        f"the run failed{code} and the cause is not in the catalogue",
+        what,
         why=f"the lines most worth reading, the earliest first: {shown}" if worth else "the log says nothing about it",
         fix="read the first of these lines and the traceback above it; with HYDRA_FULL_ERROR=1 Hydra shows it whole",
         where=_where(worth[0]) if worth else "",
