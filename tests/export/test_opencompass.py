@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 TINY = ROOT / "verlbox" / "assets" / "tiny-qwen2-arithmetic"
 PROBLEMS = [
     {
-        "problem": "What is $\\frac{1}{2} + \\{0\\}$? Write {problem} as {solution}.",
+        "problem": "What is $\\frac{1}{2} + \\{0\\}$?  Use {braces} and\na new line.",
         "level": "Level 1",
         "type": "Algebra",
         "solution": "It is $\\boxed{\\frac{1}{2}}$.",

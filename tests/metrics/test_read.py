@@ -10,6 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tests.metrics.events import write_events
 from verlbox.findings import FindingsError
@@ -253,3 +256,35 @@ def test_reading_a_line_imports_nothing_heavy() -> None:
         "print([m for m in ('numpy', 'pandas', 'scipy', 'matplotlib', 'tensorboard', 'torch') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_every_layout_of_a_record_gives_what_the_parser_of_protocol_buffers_gives(tmp_path: Path) -> None:
+    def scalar(tag: str, value: float) -> Summary.Value:
+        return Summary.Value(tag=tag, simple_value=value)
+
+    odd = ["a", "t" * 127, "t" * 128, "t" * 300, "名字/x", "a\x15b", "\n\x05inner\x15abcd"]
+    events = [Event(wall_time=5.0, file_version="brain.Event:2")]
+    events += [
+        Event(wall_time=6.0, step=step, summary=Summary(value=[scalar(tag, step + 0.5)]))
+        for step in (0, 1, 127, 128, 16383, 16384, 2**31, 2**53)
+        for tag in odd
+    ]
+    events += [
+        Event(wall_time=6.0, step=3, summary=Summary(value=[scalar("two", 1.0), scalar("values", 2.0)])),
+        Event(wall_time=6.0, step=4, summary=Summary(value=[scalar("nan", math.nan)])),
+        Event(wall_time=6.0, summary=Summary(value=[scalar("no-step", 7.0)])),
+        Event(step=5, summary=Summary(value=[scalar("no-time", 8.0)])),
+    ]
+    expected: dict[str, dict[int, float]] = {}
+    for event in events:
+        for value in event.summary.value:
+            expected.setdefault(value.tag, {})[event.step] = value.simple_value
+    with (tmp_path / "events.out.tfevents.1").open("wb") as stream:
+        writer = RecordWriter(stream)
+        for event in events:
+            writer.write(event.SerializeToString())
+        writer.flush()
+    found = {
+        name: dict(zip(points.steps, points.values, strict=True)) for name, points in read(tmp_path).series.items()
+    }
+    assert repr(dict(sorted(found.items()))) == repr(dict(sorted(expected.items())))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,18 @@ JSON_FORMAT = 2  # raised when a key of report.json changes its meaning or goes
 def write_metrics(file: Path, metrics: Metrics) -> None:
     """A row a step, a column a metric, all digits; empty where nothing was recorded, `nan` and `inf` where that was."""
     names = sorted(metrics.series)
-    rows: dict[int, list[str]] = {step: [""] * len(names) for step in metrics.all_steps()}
-    for i, name in enumerate(names):
+    steps = metrics.all_steps()
+    columns: list[Iterable[str]] = [map(str, steps)]
+    for name in names:
         points = metrics.series[name]
-        for step, value in zip(points.steps, points.values, strict=True):
-            rows[step][i] = repr(value)
+        if len(points) == len(steps):
+            columns.append(map(repr, points.values))
+            continue
+        known = dict(zip(points.steps, map(repr, points.values), strict=True))
+        columns.append([known.get(step, "") for step in steps])
     with file.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(["step", *names])
-        writer.writerows([step, *cells] for step, cells in rows.items())
+        csv.writer(stream, lineterminator="\n").writerow(["step", *names])
+        stream.writelines(",".join(row) + "\n" for row in zip(*columns, strict=True))
 
 
 def write_summary(file: Path, summary: Sequence[Summary]) -> None:
