@@ -51,6 +51,12 @@ def notes(config: Config, facts: dict[str, object] | None = None) -> set[str]:
 
 
 RAISED: list[tuple[Config, dict[str, object], str, str]] = [
+    # sampling and learning rates
+    ({f"{R}.top_p": 1.5}, {}, "sampling-out-of-range", "error"),
+    ({f"{R}.val_kwargs.top_p": 0}, {}, "sampling-out-of-range", "error"),
+    ({f"{R}.top_k": -2}, {}, "sampling-out-of-range", "error"),
+    ({f"{A}.optim.lr": -1e-6}, {}, "learning-rate-negative", "error"),
+    ({f"{A}.optim.lr": 1e-3}, {}, "learning-rate-high", "warning"),
     # batch sizes
     ({BATCH: 100, GPUS: 8}, {}, "batch-not-divisible", "error"),
     ({BATCH: 0}, {}, "size-not-positive", "error"),
@@ -400,6 +406,8 @@ def test_interpolated_defaults_follow_what_is_set() -> None:
 
 def test_notes_inform() -> None:
     assert "clip-fraction-zero" in notes({BATCH: 256, MINI: 256})
+    assert "critic-settings-unread" in notes({EST: "grpo", "critic.optim.lr": 1e-5})
+    assert "critic-settings-unread" not in notes({EST: "gae", "critic.optim.lr": 1e-5, "critic.model.path": "/m"})
     assert "kl-twice" in notes({f"{A}.use_kl_loss": True, "algorithm.use_kl_in_reward": True})
     assert "estimated-time" in notes(
         {BATCH: 256, "trainer.total_epochs": 1}, {"train_rows_after_filter": 7381, "seconds_per_step": 137.64}
@@ -462,6 +470,7 @@ def test_what_is_wrong_with_verl_091(config: Config, facts: dict[str, object], c
         ({f"{A}.loss_agg_mode": "token-sum"}, {}),
         ({f"{A}.fsdp_config.dtype": "bfloat16"}, {}),
         ({f"{A}.fsdp_config.dtype": "float32", f"+{A}.fsdp_config.mixed_precision": {"param_dtype": "fp32"}}, {}),
+        ({f"{R}.top_p": 0.95, f"{R}.top_k": 0, f"{A}.optim.lr": 1e-4}, {}),
         ({"trainer.max_actor_ckpt_to_keep": 1}, {}),  # the old one goes when the new one is there
         ({"trainer.default_hdfs_dir": "hdfs://x/y"}, {}),
         ({f"{R}.max_num_batched_tokens": 1024}, {}),
