@@ -195,10 +195,11 @@ def _means(what: str, name: str, a: Series, b: Series) -> Iterable[Contrast]:
 def _validations(first: Compared, other: Compared) -> Iterable[Contrast]:
     """The last validation of each run, and the mean of the last five."""
     in_a, in_b = readings.by_source(first.metrics), readings.by_source(other.metrics)
-    n_a = readings.prompts_of_a_source(first.facts, first.metrics)
-    n_b = readings.prompts_of_a_source(other.facts, other.metrics)
+    prompts_a = readings.prompts_of(first.facts, first.metrics)
+    prompts_b = readings.prompts_of(other.facts, other.metrics)
     for name in sorted(in_a.keys() & in_b.keys()):
         a, b = in_a[name][1].finite(), in_b[name][1].finite()
+        n_a, n_b = prompts_a[name], prompts_b[name]
         if not (len(a) and len(b)):
             continue
         last_a, last_b = a.values[-1], b.values[-1]

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import asdict
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -50,13 +51,31 @@ def _git(*arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip()
 
 
-def hardware() -> dict[str, Any]:
-    """Processor, cores this process may use, memory, operating system."""
+@cache
+def accelerators(kind: str) -> tuple[dict[str, Any], ...]:
+    """Name and memory of each NPU or GPU, as the vendor's tool lists them; none where it is absent or fails."""
+    from verlbox.doctor import ascend, nvidia
+    from verlbox.doctor.machine import run_program
+
+    if kind == "cuda":
+        said = run_program(["nvidia-smi", f"--query-gpu={nvidia.QUERY}", "--format=csv,noheader,nounits"], 5.0)
+        cards: list[nvidia.Card] | list[ascend.Card] = nvidia.cards(said.out if said else "")
+    elif kind == "npu":
+        said = run_program(["npu-smi", "info"], 5.0)
+        cards = ascend.cards(said.out if said else "")
+    else:
+        return ()
+    return tuple({"name": card.name, "memory_bytes": card.total * 2**20} for card in cards)
+
+
+def hardware(kind: str) -> dict[str, Any]:
+    """Accelerators of a platform, processor, cores this process may use, memory, operating system."""
     model = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
     return {
+        "accelerators": list(accelerators(kind)),
         "machine": platform.machine(),
         "processor": model,
         "cores": len(os.sched_getaffinity(0)),
@@ -89,7 +108,7 @@ def write(run: Run, plan: Plan, stages: tuple[str, ...], attempts: list[dict[str
             "steps": None if plan.steps is None else asdict(plan.steps),
             "seeds": {"train.seed": plan.recipe.train.seed},
             "verlbox": source(),
-            "hardware": hardware(),
+            "hardware": hardware(stack.platform),
             "packages": package_versions(),
             "model": download.get("model"),
             "dataset": {"source": download.get("dataset"), "prepared": preprocess},

@@ -26,7 +26,8 @@ def test_settings_rows_and_plan_are_read(shared: Path, name: str) -> None:
     assert facts.verl_overrides["actor_rollout_ref.actor.ppo_mini_batch_size"] == mini
     assert facts.planned_steps == planned
     assert [(flow.read, flow.kept) for flow in facts.data] == rows
-    assert validation_rows(facts) == rows[1][1]
+    # verl of 2024 graded whole batches of validation only: one of 1,312 here; the others, all rows.
+    assert validation_rows(facts) == (1312 if "prompt512" in name else rows[1][1])
 
 
 def test_a_log_whose_configuration_was_edited_still_tells_its_rows(shared: Path) -> None:

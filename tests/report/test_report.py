@@ -22,7 +22,8 @@ from verlbox import report
 from verlbox.metrics.acceptance import line
 from verlbox.metrics.read import Metrics, Series, read
 from verlbox.report import build, readings
-from verlbox.report.facts import RunFacts
+from verlbox.report.facts import DataFlow, RunFacts
+from verlbox.report.from_log import facts_of_log
 from verlbox.report.language import Language
 
 
@@ -241,6 +242,40 @@ def test_the_peak_behind_mfu_is_that_of_verl(device: str, tera: float) -> None:
     assert top[1] == pytest.approx(tera * 1e12)
 
 
+def test_the_change_of_a_validation_has_its_interval(published: Path) -> None:
+    (change,) = json.loads((published / "report.json").read_text(encoding="utf-8"))["validation"]
+    # Newcombe (1998), method 10, of 8/32 and 11/32: Wilson intervals 0.1325-0.4211 and 0.2041-0.5169.
+    assert change["interval"]["difference"] == pytest.approx(3 / 32)
+    assert change["interval"]["low"] == pytest.approx(-0.1271, abs=1e-4)
+    assert change["interval"]["high"] == pytest.approx(0.3030, abs=1e-4)
+
+
+def test_each_data_source_has_its_own_number_of_prompts() -> None:
+    steps = array("q", [10, 20])
+    curves = {
+        f"val-core/{name}/acc/mean@1": Series(steps, array("d", values))
+        for name, values in (("a/x", [0.5, 0.6]), ("b", [0.25, 0.5]))
+    }
+    flow = DataFlow("test", 120, 120, sources={"a/x": 100, "b": 20})
+    facts = RunFacts(data=(flow,))
+    metrics = Metrics(curves, "csv")
+    assert readings.prompts_of(facts, metrics) == {"a/x": 100, "b": 20}
+    assert [change.n for change in readings.changes(facts, metrics)] == [100, 20]
+    # Drawn from both together, the part of each is not known.
+    drawn = dataclasses.replace(facts, verl_overrides={"data.val_max_samples": 50})
+    assert readings.prompts_of(drawn, metrics) == {"a/x": None, "b": None}
+    unknown = RunFacts(data=(DataFlow("test", 120, 120),))
+    assert readings.prompts_of(unknown, metrics) == {"a/x": None, "b": None}
+
+
+def test_validation_by_whole_batches_is_counted_as_such(shared: Path, tmp_path: Path) -> None:
+    log = shared / "data" / "verl_logs" / "Qwen2.5-0.5B-bsz256_2-prompt512-resp256-0.538.log"
+    report.write(facts_of_log(log), read(log), tmp_path, formats=("md",))
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "graded 1,312 of 1,319 held-out rows" in text
+    assert "on 1,312 prompts" in text
+
+
 def test_an_unknown_number_of_validation_prompts_gives_no_test(shared: Path, tmp_path: Path) -> None:
     metrics = read(shared / "data" / "verl_cpu_runs" / "grpo_061" / "tensorboard")
     report.write(RunFacts(name="bare"), metrics, tmp_path, formats=("md",))
@@ -304,7 +339,8 @@ import sys
 from pathlib import Path
 from verlbox import report
 from verlbox.metrics.read import Metrics, Series, read
-from verlbox.report.facts import RunFacts
+from verlbox.report.facts import DataFlow, RunFacts
+from verlbox.report.from_log import facts_of_log
 from verlbox.report.language import Language
 report.write(RunFacts(name="long"), read(Path(sys.argv[1])), Path(sys.argv[2]))
 # Not ru_maxrss: that counts the parent's memory at the fork too.

@@ -330,9 +330,10 @@ def _data(facts: RunFacts) -> Section:
                 plain("data.remainder", "info", split=flow.split, rows=number(float(flow.kept - flow.used_per_epoch)))
             )
     rows_graded = readings.validation_rows(facts)
-    held = next((flow.kept for flow in facts.data if flow.split in ("test", "validation", "val")), None)
-    if rows_graded is not None and held is not None and rows_graded < held:
-        blocks.append(plain("data.validation-part", "warn", n=number(float(rows_graded)), rows=number(float(held))))
+    held = readings.held_out(facts)
+    if rows_graded is not None and held is not None and rows_graded < held.kept:
+        key = "data.validation-batches" if rows_graded == held.graded else "data.validation-part"
+        blocks.append(plain(key, "warn", n=number(float(rows_graded)), rows=number(float(held.kept))))
     return Section("data", text("data.title"), tuple(blocks))
 
 
@@ -353,7 +354,8 @@ def _reward(facts: RunFacts, metrics: Metrics, changes: list[readings.Change]) -
                 change.name,
                 with_error(change.first, change.first_error) + f" ({change.first_step})",
                 with_error(change.last, change.last_error) + f" ({change.last_step})",
-                signed(change.gain),
+                signed(change.gain)
+                + (f" ({signed(between.low, 2)} … {signed(between.high, 2)})" if (between := change.interval) else ""),
                 "?" if change.n is None else f"{change.n:,}",
                 test,
             )

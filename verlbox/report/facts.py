@@ -12,7 +12,11 @@ from verlbox.metrics.acceptance import Line
 
 @dataclass(frozen=True)
 class DataFlow:
-    """Rows of one split: read, bad by reason, too long, kept, and used in an epoch (train only; None elsewhere)."""
+    """Rows of one split: read, bad by reason, too long, kept, and used in an epoch (train only; None elsewhere).
+
+    `sources` are the kept rows by data source, empty when unknown. `graded` is how many a validation takes of them
+    where verl said so (its first versions dropped the last batch that was not full).
+    """
 
     split: str
     read: int
@@ -20,6 +24,8 @@ class DataFlow:
     bad: Mapping[str, int] = field(default_factory=dict)
     too_long: int = 0
     used_per_epoch: int | None = None
+    sources: Mapping[str, int] = field(default_factory=dict)
+    graded: int | None = None
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,10 @@ def _chart(identity: str, curves: Iterable[Curve | None], note: Text | None = No
 
 def charts(facts: RunFacts, metrics: Metrics) -> dict[str, tuple[Chart, ...]]:
     """All charts by group, in the groups that verl users know; the four PNG files hold the same."""
-    n = readings.prompts_of_a_source(facts, metrics)
+    prompts = readings.prompts_of(facts, metrics)
     validation = []
-    for name, recorded in readings.validations(metrics).items():
-        points = recorded.finite()
+    for source, (name, recorded) in readings.by_source(metrics).items():
+        points, n = recorded.finite(), prompts[source]
         if not len(points):
             continue
         errors: tuple[float, ...] = ()
@@ -54,7 +54,7 @@ def charts(facts: RunFacts, metrics: Metrics) -> dict[str, tuple[Chart, ...]]:
         ],
         "reward_metrics": [
             _chart("score", [_curve(metrics, text("curve.score"), *readings.SCORE)]),
-            _chart("validation", validation, text("chart.band", n=number(float(n))) if n else None),
+            _chart("validation", validation, _band(prompts.values())),
             _chart(
                 "reasons",
                 [
@@ -100,6 +100,12 @@ def charts(facts: RunFacts, metrics: Metrics) -> dict[str, tuple[Chart, ...]]:
         ],
     }
     return {group: tuple(c for c in found if c is not None) for group, found in groups.items()}
+
+
+def _band(prompts: Iterable[int | None]) -> Text | None:
+    """What the error bars are, where there are any."""
+    known = [number(float(n)) for n in prompts if n]
+    return text("chart.band", n=", ".join(known)) if known else None
 
 
 def factor(name: str, facts: RunFacts) -> int:

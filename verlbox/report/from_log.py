@@ -16,6 +16,7 @@ _GLUED = re.compile(r"\((?:[^()]* )?pid=\d+[^()]*\)\s*$")  # the next line's pre
 _ROWS = re.compile(r"^(?P<filtered>filter )?(?:original )?dataset len: (?P<rows>\d+)")
 _PLANNED = re.compile(r"Total training steps: (\d+)")
 _BATCHES = re.compile(r"Size of train dataloader: (\d+)")
+_VALIDATION_BATCHES = re.compile(r"Size of val dataloader: (\d+)")
 _MOST_LINES = 20_000  # the configuration and the rows come before the first step
 
 
@@ -24,7 +25,7 @@ def facts_of_log(file: Path) -> RunFacts:
     lines = list(_head(file))
     settings = _configuration(lines)
     lengths: list[list[int]] = []  # of each split: rows, then rows after verl's own filter
-    planned = batches = None
+    planned = batches = validation_batches = None
     for _, line in lines:
         if match := _ROWS.match(line):
             if match["filtered"] and lengths:
@@ -35,11 +36,21 @@ def facts_of_log(file: Path) -> RunFacts:
             planned = int(match[1])
         if match := _BATCHES.search(line):
             batches = int(match[1])
+        if match := _VALIDATION_BATCHES.search(line):
+            validation_batches = int(match[1])
     batch = settings.get("data.train_batch_size")
     used = batches * batch if batches is not None and isinstance(batch, int) else None
+    size = settings.get("data.val_batch_size")
+    graded = validation_batches * size if validation_batches is not None and isinstance(size, int) else None
     flows = [
         DataFlow(
-            split, rows[0], rows[-1], too_long=rows[0] - rows[-1], used_per_epoch=used if split == "train" else None
+            split,
+            rows[0],
+            rows[-1],
+            too_long=rows[0] - rows[-1],
+            used_per_epoch=used if split == "train" else None,
+            # Fewer than the rows there are only where the loader has drop_last (verl of 2024, ray_trainer.py).
+            graded=graded if split == "test" and graded is not None and graded < rows[-1] else None,
         )
         for split, rows in zip(("train", "test"), lengths, strict=False)
     ]

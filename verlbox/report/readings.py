@@ -13,8 +13,15 @@ from statistics import median
 from typing import Any
 
 from verlbox.metrics.read import Metrics, Series, is_validation, series
-from verlbox.metrics.statistics import Fisher, fisher, mean, proportion_standard_error
-from verlbox.report.facts import RunFacts
+from verlbox.metrics.statistics import (
+    Difference,
+    Fisher,
+    difference_of_proportions,
+    fisher,
+    mean,
+    proportion_standard_error,
+)
+from verlbox.report.facts import DataFlow, RunFacts
 
 ACTOR = "actor_rollout_ref.actor."
 CRITIC = "critic."
@@ -151,24 +158,36 @@ def _by_step(points: Series | None) -> dict[int, float]:
     return {} if points is None else dict(zip(points.steps, points.values, strict=True))
 
 
+def held_out(facts: RunFacts) -> DataFlow | None:
+    """The split that validation takes its prompts from."""
+    return next((flow for flow in facts.data if flow.split in ("test", "validation", "val")), None)
+
+
 def validation_rows(facts: RunFacts) -> int | None:
     """How many prompts a validation graded: the data's rows, or verl's data.val_max_samples when that is fewer."""
-    rows = next((flow.kept for flow in facts.data if flow.split in ("test", "validation", "val")), None)
+    flow = held_out(facts)
+    rows = None if flow is None else flow.kept if flow.graded is None else flow.graded
     limit = _integer(facts.verl_overrides, "data.val_max_samples")
     if limit is not None and limit > 0:
         return limit if rows is None else min(rows, limit)
     return rows
 
 
-def prompts_of_a_source(facts: RunFacts, metrics: Metrics) -> int | None:
-    """As validation_rows, but None when several data sources share those rows, as each one's part is not known."""
-    return validation_rows(facts) if len(validations(metrics)) == 1 else None
+def prompts_of(facts: RunFacts, metrics: Metrics) -> dict[str, int | None]:
+    """Data source -> the number of its prompts in a validation; None when several sources share the rows and the part
+    of each is not known, as when only some of the rows are drawn."""
+    sources = list(by_source(metrics))
+    rows, flow = validation_rows(facts), held_out(facts)
+    if len(sources) == 1:
+        return {sources[0]: rows}
+    whole = flow is not None and rows == flow.kept
+    return {source: flow.sources.get(source) if flow is not None and whole else None for source in sources}
 
 
 def changes(facts: RunFacts, metrics: Metrics) -> list[Change]:
     """The change of every validation curve that has a finite value."""
-    n = prompts_of_a_source(facts, metrics)
-    found = (change(name, points, n) for name, points in validations(metrics).items())
+    prompts = prompts_of(facts, metrics)
+    found = (change(name, points, prompts[source]) for source, (name, points) in by_source(metrics).items())
     return [one for one in found if one is not None]
 
 
@@ -178,6 +197,7 @@ class Change:
 
     `graded` is True when the values are not counts over n, so that the reward is not just right or wrong; counts for
     Fisher's test are then rounded and standard errors are upper bounds. `outside` says the values leave [0, 1].
+    `interval` is that of last - first, from the same counts.
     """
 
     name: str
@@ -192,6 +212,7 @@ class Change:
     first_error: float | None
     last_error: float | None
     test: Fisher | None
+    interval: Difference | None
 
     @property
     def gain(self) -> float:
@@ -207,13 +228,14 @@ def change(name: str, points: Series, n: int | None) -> Change | None:
     outside = not all(0 <= v <= 1 for v in finite.values)
     whole = n is not None and _are_counts(finite.values, n)
     usable = n is not None and n > 0 and not outside
-    test = None
+    test = interval = None
     first_error = last_error = None
     if usable and n is not None:
         first_error = proportion_standard_error(first, n)
         last_error = proportion_standard_error(last, n)
         if len(finite) > 1:
-            test = fisher(round(first * n), n, round(last * n), n)
+            counts = round(first * n), n, round(last * n), n
+            test, interval = fisher(*counts), difference_of_proportions(*counts)
     return Change(
         name,
         finite.steps[0],
@@ -227,6 +249,7 @@ def change(name: str, points: Series, n: int | None) -> Change | None:
         first_error,
         last_error,
         test,
+        interval,
     )
 
 

@@ -17,7 +17,7 @@ from verlbox.run import STAGES, Marker, Run, replacing
 from verlbox.stages import Context, Outputs
 
 if TYPE_CHECKING:
-    from verlbox.report.facts import DataFlow, RunFacts
+    from verlbox.report.facts import DataFlow, Hardware, RunFacts
 
 NAME = "report"
 EARLIER = STAGES[: STAGES.index(NAME)]
@@ -69,12 +69,11 @@ def facts_of_path(path: Path) -> RunFacts:
 
 def facts_of_run(run: Run) -> RunFacts:
     """What a run's manifest, markers and evaluation say of it, for its report. Raises FindingsError when damaged."""
-    from verlbox.report.facts import FileFact, Hardware, RunFacts
+    from verlbox.report.facts import FileFact, RunFacts
 
     made = manifest.read(run)
     kept = recipe.load(run.path / "recipe.resolved.yaml").recipe
     markers = {name: marker for name in EARLIER if (marker := run.marker(name)) is not None}
-    hardware = made["hardware"]
     platform = made["stack"]["platform"]
     steps = made["steps"] or {}
     evaluated = markers["evaluate"].details if "evaluate" in markers else {}
@@ -87,13 +86,8 @@ def facts_of_run(run: Run) -> RunFacts:
         recipe=made["recipe"],
         verl_overrides=made["verl"]["settings"],
         versions={"verlbox": made["verlbox"]["version"], **made["packages"]},
-        hardware=Hardware(
-            device=hardware["processor"],
-            count=kept.train.devices,
-            memory_gib=round(hardware["memory_bytes"] / 2**30, 1),
-            host=f"{hardware['cores']} cores, {hardware['system']}",
-        ),
-        data=_data_flow(markers.get("preprocess"), steps, made["verl"]["settings"]),
+        hardware=_hardware(made["hardware"], platform, kept.train.devices),
+        data=_data_flow(run, markers.get("preprocess"), steps, made["verl"]["settings"]),
         evaluation=evaluated.get("summary"),
         training_reasons=tally,
         findings=tuple(Finding(**finding) for m in markers.values() for finding in m.findings),  # type: ignore[arg-type]
@@ -115,7 +109,34 @@ def _commit(source: Mapping[str, Any]) -> str:
     return f"{source['commit']}{' (with changes)' if source['dirty'] else ''}" if source["commit"] else ""
 
 
-def _data_flow(marker: Marker | None, steps: Mapping[str, int], settings: Mapping[str, Any]) -> tuple[DataFlow, ...]:
+def _hardware(known: Mapping[str, Any], platform: str, devices: int) -> Hardware:
+    """The accelerators that trained; the processor where there are none, or where the vendor's tool named none."""
+    from verlbox.report.facts import Hardware
+
+    gib = 2**30
+    host = f"{known['cores']} cores, {known['system']}"
+    found = known.get("accelerators") or []
+    if found:
+        host = f"{known['processor']}, {known['memory_bytes'] / gib:.0f} GiB, {host}"
+        return Hardware(found[0]["name"], devices, round(found[0]["memory_bytes"] / gib, 1) or None, host)
+    if platform != "cpu":
+        return Hardware(platform, devices, None, f"{known['processor']}, {known['memory_bytes'] / gib:.0f} GiB, {host}")
+    return Hardware(known["processor"], devices, round(known["memory_bytes"] / gib, 1), host)
+
+
+def _sources(file: Path) -> dict[str, int]:
+    """Rows of a prepared split by data source; empty when the file is gone."""
+    if not file.is_file():
+        return {}
+    import pyarrow.parquet
+
+    column = pyarrow.parquet.read_table(file, columns=["data_source"]).column("data_source")
+    return {entry["values"]: entry["counts"] for entry in column.value_counts().to_pylist()}
+
+
+def _data_flow(
+    run: Run, marker: Marker | None, steps: Mapping[str, int], settings: Mapping[str, Any]
+) -> tuple[DataFlow, ...]:
     from verlbox.report.facts import DataFlow
 
     if marker is None or marker.state != "done":
@@ -129,6 +150,7 @@ def _data_flow(marker: Marker | None, steps: Mapping[str, int], settings: Mappin
             bad={key.removeprefix("bad: "): n for key, n in counts.items() if key.startswith("bad: ")},
             too_long=counts["too_long"],
             used_per_epoch=used if split == "train" else None,
+            sources=_sources(run.data / f"{split}.parquet"),
         )
         for split in ("train", "test")
         for counts in [marker.details[split]]
