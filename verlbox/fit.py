@@ -36,7 +36,7 @@ def describe(plan: Plan, card_name: str | None, propose: bool) -> tuple[str, lis
         )
     if vendor is None and card is None:
         return "", []
-    config = _model_config(plan)
+    config = model_config(plan)
     if config is None:
         note = NO_CONFIG.finding(
             f"memory cannot be estimated before {plan.recipe.model.name} is downloaded",
@@ -58,7 +58,8 @@ def describe(plan: Plan, card_name: str | None, propose: bool) -> tuple[str, lis
     return f"{memory.to_text(made)}\n\n# settings that fit, the algorithm unchanged:\n{shown}", list(made.findings)
 
 
-def _model_config(plan: Plan) -> Mapping[str, object] | None:
+def model_config(plan: Plan) -> Mapping[str, object] | None:
+    """The config.json of a plan's model, where it is here or known by the model's hub name."""
     model = plan.recipe.model
     places = [base_model(plan.run)]
     if model.source == "bundled":

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
-from verlbox import cluster, findings, hydra_overrides, lints, verl_keys
+from verlbox import cluster, findings, hydra_overrides, known_facts, lints, verl_keys
 from verlbox.cluster import check as cluster_check
 from verlbox.findings import EXIT_PREFLIGHT, EXIT_USAGE, Finding, FindingsError
 from verlbox.plan import PLATFORMS, PUBLISHED_ROWS, ROOT, Plan, Rows, effective_settings, set_settings, verl_command
@@ -73,23 +71,8 @@ def count_rows(recipe: Recipe) -> Rows:
 
 def lint(plan: Plan, places: Mapping[str, str]) -> list[Finding]:
     """What verl's settings of a plan would do, with what is known of data, model and this machine."""
-    recipe = plan.recipe
-    length = plan.effective.get("data.max_prompt_length")
-    facts = lints.Facts(
-        verl=STACKS[recipe.stack].verl,
-        platform=STACKS[recipe.stack].platform,
-        train_rows_after_filter=plan.rows.train,
-        val_rows=plan.rows.test,
-        # preprocess leaves out what is longer, with the model's own tokenizer
-        longest_prompt_tokens=length if isinstance(length, int) else 0,
-        environment=lints.shown_environment({**os.environ, **plan.environment}),
-        environment_complete=True,
-        tty=sys.stdin.isatty(),
-        model_is_local=True,
-        allow_degenerate_group=recipe.train.allow_degenerate_group,
-    )
     composed, notes = compose(plan)
-    found = lints.check(set_settings(plan.settings, recipe.overrides), facts, composed=composed)
+    found = lints.check(set_settings(plan.settings, plan.recipe.overrides), known_facts.gather(plan), composed=composed)
     return [replace(finding, where=finding.where or _place(finding, plan, places)) for finding in [*found, *notes]]
 
 

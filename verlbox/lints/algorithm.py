@@ -364,8 +364,8 @@ def learning_rate_arrives(s: Settings) -> Iterator[Finding]:
         if section == ACTOR and s.given(f"{section}.optim.lr") and lr is not None and lr >= 1e-3:
             yield LR_HIGH.finding(
                 f"{section}.optim.lr is {lr:g}",
-                why="Policies are trained with 1e-7 to 1e-5 (LoRA: up to 1e-4); even a model of 0.7M parameters fell from"
-                " 0.45 to 0.03 accuracy at 1e-3 (12 steps of GRPO, measured).",
+                why="Policies are trained with 1e-7 to 1e-5 (LoRA: up to 1e-4); even a model of 0.7M parameters fell"
+                " from 0.45 to 0.03 accuracy at 1e-3 (12 steps of GRPO, measured).",
                 fix=f"{section}.optim.lr=1e-6",
             )
         if steps is not None and steps >= least and s.given(f"{section}.optim.lr_warmup_steps") and ratio > 0:

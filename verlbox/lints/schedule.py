@@ -61,8 +61,9 @@ def run_has_steps(s: Settings) -> Iterator[Finding]:
         )
         if s.facts.seconds_per_step:
             hours = steps.executed * s.facts.seconds_per_step / 3600
+            basis = f", {s.facts.seconds_basis}" if s.facts.seconds_basis else ""
             yield TIME.finding(
-                f"about {hours:.1f} hours ({steps.executed} x {s.facts.seconds_per_step:g} s)",
+                f"about {hours:.1f} hours ({steps.executed} x {s.facts.seconds_per_step:.4g} s{basis})",
                 why="Without start-up, validation and checkpoints.",
                 fix="",
             )
@@ -216,6 +217,10 @@ def checkpoint_gb(parameters: int, *, critic: bool) -> float:
     return 12 * parameters * (2 if critic else 1) / 1e9
 
 
+def _size(gb: float) -> str:
+    return f"{gb:.1f} GB" if gb >= 1 else f"{gb * 1000:.0f} MB"
+
+
 def checkpoints_fit_on_disk(s: Settings) -> Iterator[Finding]:
     parameters, frequency = s.facts.model_parameters, s.integer(SAVE)
     executed = count(s).executed
@@ -226,22 +231,23 @@ def checkpoints_fit_on_disk(s: Settings) -> Iterator[Finding]:
     kept = min(written, keep) if keep and keep > 0 else written
     size = checkpoint_gb(parameters, critic=s.critic_is_used()) if parameters else None
     need, free = kept * size if size else None, s.facts.free_disk_gb
-    each = f" of {size:.1f} GB" if size else ""
-    total = f", {need:.0f} GB together" if need else ""
+    each = f" of {_size(size)}" if size else ""
+    total = f", {_size(need)} together" if need else ""
+    kept_text = f"1 checkpoint{each} is kept" if kept == 1 else f"{kept} checkpoints{each} are kept{total}"
     too_much = need is not None and free is not None and need > free
     # Where the disk is not known, a run that keeps everything it writes, and writes often, is worth a word.
     many = free is None and kept >= 20 and not keep and s.known(KEEP["actor"])
     if too_much or many:
         have = f", and {free:.0f} GB are free" if free is not None else ""
         yield DISK.finding(
-            f"{kept} checkpoints{each} are kept{total}{have}",
+            f"{kept_text}{have}",
             why="12 bytes a parameter and trained model (weights and AdamW's moments in fp32); nothing is deleted"
             f" unless {KEEP['actor']} says so. A full disk leaves a broken checkpoint.",
             fix=f"{KEEP['actor']}=2" + (f" {KEEP['critic']}=2" if s.critic_is_used() else "") + f", or a larger {SAVE}",
         )
     elif size:
         yield DISK_NOTE.finding(
-            f"{kept} checkpoints{each} are kept{total}",
+            kept_text,
             why="12 bytes a parameter and trained model: weights and AdamW's moments in fp32.",
             fix="",
         )

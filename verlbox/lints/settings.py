@@ -50,6 +50,7 @@ class Facts:
     total_training_steps: int | None = None
     planned_stop_after_step: int | None = None
     seconds_per_step: float | None = None
+    seconds_basis: str | None = None  # who measured them
     free_disk_gb: float | None = None
     existing_checkpoint: str | None = None
     environment: Mapping[str, str | None] = field(default_factory=dict)
