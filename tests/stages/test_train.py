@@ -15,7 +15,8 @@ import pytest
 from verlbox import pipeline, recipe
 from verlbox.console import Console
 from verlbox.diagnosis.health import Bounds
-from verlbox.plan import Plan, Rows, make
+from verlbox.plan import Plan, Rows, make, reason_log
+from verlbox.rewards import reasons
 from verlbox.run import Run
 from verlbox.stages import Context, StageError, train
 
@@ -111,18 +112,22 @@ OUT_OF_MEMORY = (
 )
 
 
-def test_a_fatal_finding_is_in_the_marker_at_once_for_other_processes_to_see(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer = tmp_path / "stand-in" / "verl" / "trainer"
+def put_in_verls_place(folder: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = folder / "verl" / "trainer"
     trainer.mkdir(parents=True)
     for package in (trainer.parent, trainer):
         (package / "__init__.py").touch()
     (trainer / "main_ppo.py").write_text(STAND_IN)
+    (trainer / "lines").write_text("\n".join(lines))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
+def test_a_fatal_finding_is_in_the_marker_at_once_for_other_processes_to_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen, after = tmp_path / "seen", tmp_path / "after"
     lines = [LINE.format(1, 4.0), OUT_OF_MEMORY, f"WAIT {seen}", LINE.format(2, 4.0), f"WAIT {after}", OUT_OF_MEMORY]
-    (trainer / "lines").write_text("\n".join(lines))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "stand-in"))
+    put_in_verls_place(tmp_path / "stand-in", lines, monkeypatch)
     run = Run(tmp_path / "run")
     run.logs.mkdir(parents=True)
     (run.path / "recipe.resolved.yaml").touch()  # what makes the folder a run
@@ -148,3 +153,41 @@ def test_a_fatal_finding_is_in_the_marker_at_once_for_other_processes_to_see(
         with pytest.raises(StageError):
             ended.result(timeout=60)
     assert [f["code"] for f in status()["findings"]] == ["log-cuda-out-of-memory", "command-failed"]
+
+
+def test_answers_that_the_grader_could_not_grade_are_told_at_the_next_step_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_in_verls_place(tmp_path / "stand-in", [LINE.format(step, 4.0) for step in (1, 2, 3)], monkeypatch)
+    run = Run(tmp_path / "run")
+    run.logs.mkdir(parents=True)
+    graded: list[reasons.Reason] = ["ok" for _ in range(90)]
+    graded += ["timeout" for _ in range(10)]
+    reasons.append_tally(reason_log(run), graded)
+    kept: list[list[str]] = []
+    given = replace(
+        context(run.path),
+        console=Console(stream := io.StringIO()),
+        keep=lambda found: kept.append([f.code for f in found]),
+    )
+    with pytest.raises(StageError):
+        train.run(given)
+    assert stream.getvalue().count("error[reward-ungraded]") == 1
+    assert kept == [["reward-ungraded"]]
+
+
+def test_every_rung_of_the_ladder_is_told_and_recorded_when_nothing_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_in_verls_place(tmp_path / "stand-in", [OUT_OF_MEMORY], monkeypatch)
+    run = Run(tmp_path / "run")
+    run.logs.mkdir(parents=True)
+    asked = ("stack=cuda-061", "train.on_oom=step_down", "train.on_oom_times=2")
+    given = replace(context(run.path, *asked), keep=lambda found: seen.append([f.code for f in found]))
+    seen: list[list[str]] = []
+    with pytest.raises(StageError) as failed:
+        train.run(given)
+    codes = [finding.code for finding in failed.value.findings]
+    assert codes == ["log-cuda-out-of-memory", "train-stepped-down", "train-stepped-down", "command-failed"]
+    assert len(failed.value.details["step_downs"]) == 2
+    assert ["train-stepped-down"] in seen, "the second attempt's marker says at once what it is"

@@ -227,7 +227,7 @@ def _train(context: Context, steps: Steps, done: int, log: Path) -> list[Finding
         if rung is None:
             failed = command_failed("verl", attempt.code, log)
             details = {**failed.details, "failure": attempt.diagnosis.failure, "step_downs": rungs}
-            raise StageError([*attempt.diagnosis.findings, *failed.findings], details)
+            raise StageError([*attempt.diagnosis.findings, *notes, *failed.findings], details)
         rungs.append(rung)
         write_json(_rung_file(context.run), rungs)
         notes.append(_stepped_down(rung, len(rungs)))
@@ -248,16 +248,21 @@ def _attempt(
     bounds = replace(Bounds(), **plan.recipe.health)  # type: ignore[arg-type]
     watcher = Watcher(platform=STACKS[plan.recipe.stack].platform, bounds=bounds)
 
-    kept: list[Finding] = []
+    kept: list[Finding] = list(notes)
+    if kept:
+        context.keep(kept)
 
     def on_line(line: str) -> None:
         step = progress.step
         progress.feed(line)
         new = watcher.feed(line)
+        ungraded = _ungraded(context) if progress.step > step else None
+        if ungraded and ungraded.code not in {finding.code for finding in kept}:
+            new.append(ungraded)
         for finding in new:
             context.console.line(findings.to_text([finding]))
         if new or (kept and progress.step > step):  # a further step can excuse what was found before
-            standing = [*notes, *watcher.standing()]
+            standing = [*notes, *watcher.standing(), *([ungraded] if ungraded else [])]
             if standing != kept:
                 kept[:] = standing
                 context.keep(kept)
