@@ -157,7 +157,13 @@ def _block(block: Block, say: Say, lang: Language) -> dict[str, Any]:
         case Code():
             return {"kind": "code", "caption": say(block.caption), "content": block.content}
         case Findings():
-            return {"kind": "findings", "items": block.items, "english": lang == "en"}
+            said = [language.finding(item, lang) for item in block.items]
+            items = [
+                {"severity": item.severity, "code": item.code, "where": item.where, "said": parts}
+                for item, parts in zip(block.items, said, strict=True)
+            ]
+            mixed = lang != "en" and any(part.language == "en" for parts in said for part in parts.values())
+            return {"kind": "findings", "items": items, "mixed": mixed}
 
 
 def table(block: Table, say: Say) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from verlbox import __version__
 from verlbox.findings import Finding
 from verlbox.report import language
 from verlbox.report.figures import CHART_GROUPS
-from verlbox.report.language import Language, Say
+from verlbox.report.language import Language, Said, Say
 from verlbox.report.model import (
     Bars,
     Block,
@@ -114,23 +114,24 @@ def _block(block: Block, say: Say, lang: Language) -> Iterable[str]:
         case Code():
             yield from (f"**{say(block.caption)}**", "", "```sh", block.content, "```", "")
         case Findings():
-            if lang != "en":
+            said = [language.finding(finding, lang) for finding in block.items]
+            if lang != "en" and any(part.language == "en" for parts in said for part in parts.values()):
                 yield from (say(text("ui.findings-english")), "")
-            for finding in block.items:
-                yield from _finding(finding, say)
+            for finding, parts in zip(block.items, said, strict=True):
+                yield from _finding(finding, parts, say)
             yield ""
         case Chart():
             return  # the PNG files show the same
 
 
-def _finding(finding: Finding, say: Say) -> Iterable[str]:
+def _finding(finding: Finding, said: Mapping[str, Said], say: Say) -> Iterable[str]:
     where = f" ({say(text('ui.where'))}: `{finding.where}`)" if finding.where else ""
     severity = say(text(f"ui.severity.{finding.severity}"))
-    yield f"- **{severity}** `{finding.code}`{where}: {_escape(finding.what)}"
+    yield f"- **{severity}** `{finding.code}`{where}: {_escape(said.get('summary', said['what']).text)}"
+    if "summary" in said:
+        yield f"  {_escape(said['what'].text)}"
     yield from (
-        f"  {say(text(f'ui.{label}'))}: {_escape(content)}"
-        for label, content in (("why", finding.why), ("fix", finding.fix))
-        if content
+        f"  {say(text(f'ui.{label}'))}: {_escape(said[label].text)}" for label in ("why", "fix") if label in said
     )
 
 
