@@ -43,6 +43,7 @@ class Nodes:
     port: int = field(default_factory=free_port)
     dashboard: int = field(default_factory=free_port)
     names: list[str] = field(default_factory=list)
+    agents: dict[str, int] = field(default_factory=dict)  # the port of each node's own agent
 
     @property
     def address(self) -> str:
@@ -57,7 +58,8 @@ class Nodes:
             role = ["--head", f"--port={self.port}", f"--temp-dir={self.folder}"]
             role += [f"--dashboard-port={self.dashboard}", f"--ray-client-server-port={free_port()}"]
         command = [RAY, "start", *role, "--node-ip-address=127.0.0.1", *options, "--disable-usage-stats"]
-        command += [f"--dashboard-agent-listen-port={free_port()}", "--object-store-memory=150000000"]
+        self.agents[name] = free_port()
+        command += [f"--dashboard-agent-listen-port={self.agents[name]}", "--object-store-memory=150000000"]
         done = subprocess.run(
             command,
             env={**os.environ, **self.environment, process.TAG: self._tag(name)},

@@ -84,14 +84,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def entrypoint(arguments: argparse.Namespace, name: str) -> str:
-    """The job's command, for the shell of the cluster's head."""
+    """The job's command, for the shell of the cluster's head.
+
+    It leaves the job's folder, which Ray may put there anew when another process of the job wants it (two nodes on one
+    machine share it), and a process whose current folder is gone fails in places that nobody would suspect.
+    """
     runs = f'"${{{RUNS_VARIABLE}:?is not set on the cluster, and --runs is not given}}"'
-    words = ["python", f"{arguments.verlbox}/entrypoint.py", "run", RECIPE_FILE, "--name", name]
+    words = ["--name", name]
     words += ["--from", arguments.first] if arguments.first else []
     words += ["--until", arguments.last] if arguments.last else []
     words += [part for key in arguments.accept_drift for part in ("--accept-drift", key)]
     words += ["--offline"] if arguments.offline else []
-    return f"exec {shlex.join(words)} --runs {shlex.quote(arguments.runs) if arguments.runs else runs}"
+    words = [shlex.join(words), "--runs", shlex.quote(arguments.runs) if arguments.runs else runs]
+    program = shlex.quote(f"{arguments.verlbox}/entrypoint.py")
+    return f'recipe=$PWD/{RECIPE_FILE}; cd /; exec python {program} run "$recipe" {" ".join(words)}'
 
 
 def _connect(address: str) -> JobSubmissionClient:

@@ -1,4 +1,4 @@
-"""The compose files with a real compose: every profile and overlay, TensorBoard, a Ray cluster of two containers."""
+"""The compose files with a real compose: every profile and overlay, TensorBoard."""
 
 from __future__ import annotations
 
@@ -64,19 +64,3 @@ def test_tensorboard_answers_on_the_loopback_address(host: Host) -> None:
         wait_until(answers, "TensorBoard", 90)
     finally:
         host.compose("rm", "--stop", "--force", "tensorboard")
-
-
-def test_the_cluster_profile_is_one_ray_cluster_of_two_nodes(host: Host) -> None:
-    started = host.compose("--profile", "cluster", "up", "--detach", "--wait", "ray-head", timeout=300)
-    assert started.code == 0, started.output
-    try:
-        assert host.compose("--profile", "cluster", "up", "--detach", "ray-worker", timeout=300).code == 0
-        count = "import ray; ray.init('auto', log_to_driver=False); n = ray.nodes(); print(sum(x['Alive'] for x in n))"
-
-        def nodes() -> bool:
-            words = ["exec", "-T", "ray-head", "python", "-c", count]
-            return host.compose("--profile", "cluster", *words).output.strip().endswith("2")
-
-        wait_until(nodes, "the second node", 180)
-    finally:
-        host.compose("--profile", "cluster", "rm", "--stop", "--force", "ray-head", "ray-worker")

@@ -1,4 +1,4 @@
-"""The smoke recipe on two nodes, made short, and what shows that both of them trained."""
+"""The recipe smoke-cluster, made short, and what shows that both of them trained."""
 
 from __future__ import annotations
 
@@ -7,12 +7,7 @@ from pathlib import Path
 
 STEPS = 6
 SHORT = (
-    "cluster.nodes=2",
     f"train.steps={STEPS}",
-    # Half of the sequences are on each of two devices; micro-batches are execution only.
-    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=64",
-    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=128",
-    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=128",
     "trainer.save_freq=2",
     f"trainer.test_freq={STEPS}",
     "trainer.val_before_train=false",

@@ -80,7 +80,7 @@ def slurm(tmp_path: Path) -> dict[str, str]:
 def test_a_job_on_two_nodes_trains_is_stopped_and_goes_on(tmp_path: Path) -> None:
     pytest.importorskip("verl", reason="real runs need the CPU stack (make install)")
     file, runs = tmp_path / "job.sbatch", tmp_path / "runs"
-    exported(file, "smoke", *SHORT, "--name", "job", "--runs", str(runs))
+    exported(file, "smoke-cluster", *SHORT, "--name", "job", "--runs", str(runs))
     environment = slurm(tmp_path)
     try:
         output = tmp_path / "first.log"
