@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,20 @@ def test_the_exit_code_tells_a_wrong_recipe_from_a_machine_that_cannot_carry_it(
     shown = capsys.readouterr().err
     assert "error[mini-batch-too-big]" in shown and "error[platform-absent]" in shown
     assert not (tmp_path / "runs").exists()
+
+
+def test_what_only_the_filtered_rows_show_stops_the_run_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """80 rows fill a batch of 64; the 40 that are left after the filter do not."""
+    data = tmp_path / "data"
+    data.mkdir()
+    short, long = "Add 3 and 4.", "Add 3 and 4, please, and " * 20
+    for split in ("train", "test"):
+        rows = [{"question": short if number % 2 else long, "answer": "#### 7"} for number in range(80)]
+        (data / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = ["run", "smoke", "dataset.source=local", f"dataset.path={data}", "dataset.max_prompt_length=60"]
+    assert cli.main([*asked, "--runs", str(tmp_path / "runs"), "--until", "train"]) == EXIT_USAGE
+    assert "error[train-loader-empty]" in capsys.readouterr().err
+    stages = tmp_path / "runs" / "smoke" / "stages"
+    assert (stages / "preprocess.json").exists() and not (stages / "train.json").exists()

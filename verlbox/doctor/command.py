@@ -25,7 +25,7 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 
 # Seconds from the start of this process for all questions that may take long. With an accelerator the imports alone
 # take a minute or more; without, those that do not finish in time are named, and the run finds their errors as fast.
-PATIENCE = {"cpu": 2.5, "npu": 120.0, "cuda": 120.0}
+PATIENCE = {"cpu": 2.2, "npu": 120.0, "cuda": 120.0}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
