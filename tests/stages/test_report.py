@@ -34,7 +34,7 @@ def test_the_hardware_is_the_accelerator_that_trained(
     found = report._hardware(known, kind, devices=2)
     assert (found.device, found.count) == (name, 2)
     assert found.memory_gib == pytest.approx(gib, abs=0.1)
-    assert found.host == "A processor, 128 GiB, 16 cores, Linux"
+    assert (found.host, found.cores) == ("A processor, 128 GiB, Linux", 16)
 
 
 def test_without_a_vendors_tool_no_processor_is_passed_off_as_an_accelerator() -> None:
@@ -45,7 +45,7 @@ def test_without_a_vendors_tool_no_processor_is_passed_off_as_an_accelerator() -
 
 def test_on_a_cpu_the_processor_and_its_memory_are_the_hardware() -> None:
     found = report._hardware({**HOST, "accelerators": []}, "cpu", devices=1)
-    assert (found.device, found.memory_gib, found.host) == ("A processor", 128.0, "16 cores, Linux")
+    assert (found.device, found.memory_gib, found.host, found.cores) == ("A processor", 128.0, "Linux", 16)
 
 
 def test_rows_are_counted_by_data_source(tmp_path: Path) -> None:

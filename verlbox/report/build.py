@@ -254,7 +254,10 @@ def _configuration(facts: RunFacts) -> Section:
         memory = f", {number(facts.hardware.memory_gib, 3)} GiB" if facts.hardware.memory_gib else ""
         rows.append((text("configuration.devices"), f"{facts.hardware.count} × {facts.hardware.device}{memory}"))
         if facts.hardware.host:
-            rows.append((text("configuration.host"), facts.hardware.host))
+            host: Inline = facts.hardware.host
+            if facts.hardware.cores is not None:
+                host = text("configuration.host-cores", host=host, cores=str(facts.hardware.cores))
+            rows.append((text("configuration.host"), host))
     for key, label in (("model", "configuration.model"), ("dataset", "configuration.dataset")):
         section = facts.recipe.get(key)
         if isinstance(section, Mapping):
@@ -263,8 +266,9 @@ def _configuration(facts: RunFacts) -> Section:
                 rows.append((text(label), str(named)))
     if rows:
         blocks.append(Table(text("configuration.run"), (text("column.what"), text("column.value")), tuple(rows)))
-    if facts.platform_note:
-        blocks.append(plain("configuration.note", "info", note=facts.platform_note))
+    if facts.rollout:
+        key = "configuration.rollout-cpu" if facts.platform == "cpu" else "configuration.rollout"
+        blocks.append(plain(key, "info", engine=facts.rollout))
     known = [(key, _shown(facts.verl_overrides[key])) for key in _SETTINGS if key in facts.verl_overrides]
     if known:
         blocks.append(

@@ -30,12 +30,14 @@ class DataFlow:
 
 @dataclass(frozen=True)
 class Hardware:
-    """The devices of a run. `device` is the vendor's name of one, `memory_gib` the memory of one."""
+    """The devices of a run. `device` is the vendor's name of one, `memory_gib` the memory of one; `host` is the machine
+    that holds them, and `cores` those of its processors that the run may use."""
 
     device: str
     count: int = 1
     memory_gib: float | None = None
     host: str = ""
+    cores: int | None = None
 
 
 @dataclass(frozen=True)
@@ -51,16 +53,16 @@ class FileFact:
 class RunFacts:
     """Everything but the metrics. Empty means unknown, and the report says so where it matters.
 
-    `verl_overrides` are the settings that verl saw, dotted key -> value. `evaluation` is the content of
-    evaluation/summary.json. `training_reasons` counts the reward's reason codes over all training steps. `durations`
-    are seconds by stage. `command` is what reproduces the run, as typed. `from_log` says that the settings are those
-    that verl printed into a log.
+    `rollout` names what generates the answers in training. `verl_overrides` are the settings that verl saw, dotted key
+    -> value. `evaluation` is the content of evaluation/summary.json. `training_reasons` counts the reward's reason
+    codes over all training steps. `durations` are seconds by stage. `command` is what reproduces the run, as typed.
+    `from_log` says that the settings are those that verl printed into a log.
     """
 
     name: str = ""
     description: str = ""
     platform: str = ""
-    platform_note: str = ""
+    rollout: str = ""
     recipe: Mapping[str, Any] = field(default_factory=dict)
     verl_overrides: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -82,7 +82,7 @@ def facts_of_run(run: Run) -> RunFacts:
         name=run.name,
         description=kept.description,
         platform=platform,
-        platform_note=f"rollout by {PLATFORMS[kept.stack].ROLLOUT}",
+        rollout=PLATFORMS[kept.stack].ROLLOUT,
         recipe=made["recipe"],
         verl_overrides=made["verl"]["settings"],
         versions={"verlbox": made["verlbox"]["version"], **made["packages"]},
@@ -113,15 +113,15 @@ def _hardware(known: Mapping[str, Any], platform: str, devices: int) -> Hardware
     """The accelerators that trained; the processor where there are none, or where the vendor's tool named none."""
     from verlbox.report.facts import Hardware
 
-    gib = 2**30
-    host = f"{known['cores']} cores, {known['system']}"
+    gib, system = 2**30, known["system"]
+    processor = f"{known['processor']}, {known['memory_bytes'] / gib:.0f} GiB, {system}"
     found = known.get("accelerators") or []
     if found:
-        host = f"{known['processor']}, {known['memory_bytes'] / gib:.0f} GiB, {host}"
-        return Hardware(found[0]["name"], devices, round(found[0]["memory_bytes"] / gib, 1) or None, host)
+        memory = round(found[0]["memory_bytes"] / gib, 1) or None
+        return Hardware(found[0]["name"], devices, memory, processor, known["cores"])
     if platform != "cpu":
-        return Hardware(platform, devices, None, f"{known['processor']}, {known['memory_bytes'] / gib:.0f} GiB, {host}")
-    return Hardware(known["processor"], devices, round(known["memory_bytes"] / gib, 1), host)
+        return Hardware(platform, devices, None, processor, known["cores"])
+    return Hardware(known["processor"], devices, round(known["memory_bytes"] / gib, 1), system, known["cores"])
 
 
 def _sources(file: Path) -> dict[str, int]:
