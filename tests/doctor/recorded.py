@@ -75,8 +75,8 @@ class Recorded:
         self.asked: list[str] = []
         self.site = folder / "site-packages"  # comes before the folder of the pinned set
         (self.site / "vllm").mkdir(parents=True)
-        if self.stack.platform == "cuda":
-            (self.site / "vllm" / "_C.abi3.so").touch()
+        if self.stack.platform == "cuda":  # as the wheel of vllm 0.24.0 has it
+            (self.site / "vllm" / "_C_stable_libtorch.abi3.so").touch()
         self.pinned = pinned_set(self.stack.name, self.architecture) if data.get("installed", True) else None
         self.folder = folder
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.doctor.recorded import Recorded
-from verlbox.doctor import checks
+from verlbox.doctor import checks, software
 from verlbox.doctor.machine import Reply
 from verlbox.findings import Finding
 from verlbox.recipe import Recipe
@@ -540,7 +540,7 @@ FAULTS: list[tuple[str, str, Plant, dict[str, str], str]] = [
     (
         "empty vllm on CUDA",
         "cuda-h200",
-        lambda m: (m.site / "vllm" / "_C.abi3.so").unlink(),
+        lambda m: (m.site / "vllm" / "_C_stable_libtorch.abi3.so").unlink(),
         {"vllm-device": "error"},
         "vllm==0.24.0",
     ),
@@ -626,7 +626,7 @@ FAULTS: list[tuple[str, str, Plant, dict[str, str], str]] = [
     (
         "an import that crashes",
         "cuda-h200",
-        lambda m: setattr(m, "import_death", ("vllm._C", -11)),
+        lambda m: setattr(m, "import_death", ("vllm._C_stable_libtorch", -11)),
         {"import-fails": "error"},
         "signal 11",
     ),
@@ -645,6 +645,18 @@ def test_a_planted_fault_yields_its_own_finding_and_no_other(
     text = " ".join(f"{finding.what} {finding.why} {finding.fix}" for finding in found)
     assert words in text
     assert all(finding.fix for finding in found), "every finding has what mends it"
+
+
+@pytest.mark.parametrize("module", ["_C", "_C_stable_libtorch"])
+def test_the_core_of_vllm_is_found_under_the_name_of_its_release(module: str, tmp_path: Path) -> None:
+    machine = Recorded("cuda-h200", tmp_path)
+    for file in (machine.site / "vllm").iterdir():
+        file.rename(file.with_name(f"{module}.abi3.so"))
+    (machine.site / "vllm" / "_moe_C.abi3.so").touch()
+    assert software.vllm_core(machine.subject()) == [f"vllm.{module}"]
+    assert look(machine) == []
+    machine.import_death = (f"vllm.{module}", -11)
+    assert [finding.what.partition(":")[0] for finding in look(machine)] == [f"vllm.{module}"]
 
 
 def test_cannlabs_toolkit_in_the_users_home_is_found(tmp_path: Path) -> None:

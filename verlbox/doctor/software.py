@@ -23,7 +23,8 @@ MATRIX = findings.register("matrix-unknown", "warning", "No one has recorded tha
 IMPORT = findings.register("import-fails", "error", "A package that the run needs cannot be imported.")
 
 # In order: what others are built on comes first. The last of vllm is what its own check imports when it says
-# "Model architectures [...] failed to be inspected" and hides why.
+# "Model architectures [...] failed to be inspected" and hides why. CORE stands for vllm's compiled extension.
+CORE = "vllm._C*"
 MODULES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "cpu": (
         ("numpy", "numpy"),
@@ -38,7 +39,7 @@ MODULES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("pyarrow", "pyarrow"),
         ("torch", "torch"),
         ("flash-attn", "flash_attn"),
-        ("vllm", "vllm._C"),
+        ("vllm", CORE),
         ("vllm", "vllm.model_executor.models.qwen2"),
         ("ray", "ray"),
         ("verl", "verl"),
@@ -186,13 +187,22 @@ def torch_npu(subject: Subject) -> Checked:
     return Checked(fact, problems)
 
 
+def vllm_core(subject: Subject) -> list[str]:
+    """The module of vllm's compiled core, by its file: _C.abi3.so (0.11.0), _C_stable_libtorch.abi3.so (0.24.0).
+
+    Empty for an empty build. Its other extensions (_moe_C, _flashmla_C, cumem_allocator) are not looked at.
+    """
+    sites = subject.machine.sites or tuple(sys.path)
+    files = (path for site in sites for path in Path(site, "vllm").glob("_C*.so"))
+    return sorted({f"vllm.{path.name.partition('.')[0]}" for path in files})
+
+
 def vllm(subject: Subject) -> Checked:
     """The device that the installed vllm is built for: told by its compiled extension."""
     package = subject.packages.get("vllm")
     if package is None:
         return Checked("vllm is not installed")
-    sites = subject.machine.sites or tuple(sys.path)
-    compiled = any(next(Path(site, "vllm").glob("_C.*so"), None) for site in sites if Path(site, "vllm").is_dir())
+    compiled = vllm_core(subject)
     fact = f"vllm {package.version}, " + ("built for CUDA" if compiled else "no extension of its own")
     if subject.platform == "npu" and compiled:
         release = ".".join(map(str, version(package.version)))
@@ -207,7 +217,7 @@ def vllm(subject: Subject) -> Checked:
     if subject.platform == "cuda" and not compiled:
         problem = VLLM_DEVICE.finding(
             f"vllm {package.version} is an empty build",
-            why="Its CUDA extension (vllm._C) is missing, so it cannot generate on a GPU.",
+            why="Its CUDA extension (vllm/_C*.so) is missing, so it cannot generate on a GPU.",
             fix=f"pip install --no-deps --force-reinstall vllm=={package.version.split('+')[0]}",
         )
         return Checked(fact, [problem])
@@ -241,7 +251,8 @@ def combination(subject: Subject) -> Checked:
 
 def imports(subject: Subject) -> Checked:
     """Imports what the run needs, in a child process with a time limit; says the real error."""
-    wanted = [module for package, module in MODULES[subject.platform] if package in subject.packages]
+    listed = [module for package, module in MODULES[subject.platform] if package in subject.packages]
+    wanted = [name for module in listed for name in (vllm_core(subject) if module == CORE else [module])]
     if not subject.installed:
         return Checked("the stack is not installed")
     seconds = max(0.5, subject.until - time.monotonic())
