@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     opened = open_run(arguments.run, runs_folder(arguments.runs))
     loaded = pipeline.stored_recipe(opened)
-    effective = pipeline.make_plan(loaded, opened).effective
+    effective = pipeline.make_plan(loaded, opened, lint=False).effective
     tokens = arguments.max_new_tokens or int(str(effective.get("data.max_response_length", 512)))
     names = ["base", "trained"] if arguments.compare else ["base" if arguments.base else "trained"]
     models = models_of(opened, names)

@@ -51,7 +51,8 @@ def run(loaded: Loaded, run: Run, options: Options, console: Console) -> int:
 
     Raises FindingsError when the run must not start (nothing is created then), and Interrupted after an orderly stop.
     """
-    problems = [*preflight.check(loaded, make_plan(loaded, run)), *_gap(run, options)]
+    made = make_plan(loaded, run, lint=not _trained(loaded, run, options))
+    problems = [*preflight.check(loaded, made), *_gap(run, options)]
     problems = [finding for finding in problems if finding.severity != "note"]  # `plan` shows those too
     if findings.has_errors(problems):
         raise FindingsError(problems, preflight.exit_code(problems))
@@ -90,12 +91,23 @@ def _gap(run: Run, options: Options) -> list[Finding]:
     return []
 
 
-def make_plan(loaded: Loaded, run: Run) -> plan.Plan:
-    """The plan of a run as far as it has come: exact once preprocess is done, from what is known before."""
+def make_plan(loaded: Loaded, run: Run, *, lint: bool = True) -> plan.Plan:
+    """The plan of a run as far as it has come: exact once preprocess is done, from what is known before.
+
+    Without `lint` its findings are those of the data only: asking the installed verl takes most of a second.
+    """
     marker = run.marker(preprocess.NAME)
     valid = marker is not None and marker.state == "done" and not _changes_of(loaded, run, preprocess)
     made = _plan(loaded, run, {preprocess.NAME: marker.details} if marker is not None and valid else {})
-    return replace(made, findings=(*made.findings, *preflight.lint(made, loaded.places)))
+    found = preflight.lint(made, loaded.places) if lint else []
+    return replace(made, findings=(*made.findings, *found))
+
+
+def _trained(loaded: Loaded, run: Run, options: Options) -> bool:
+    """Whether training is done with these very settings and stays so: there is nothing left to warn of."""
+    marker = run.marker(train.NAME)
+    again = options.first is not None and NAMES.index(options.first) <= NAMES.index(train.NAME)
+    return marker is not None and marker.state == "done" and not again and not _changes_of(loaded, run, train)
 
 
 def _plan(loaded: Loaded, run: Run, details: Mapping[str, Mapping[str, Any]]) -> plan.Plan:
@@ -161,7 +173,7 @@ def _refuse_drift(loaded: Loaded, run: Run, options: Options) -> None:
 def _refuse_nothing_left(loaded: Loaded, run: Run, accepted: Sequence[str]) -> None:
     """Raises FindingsError when drift was accepted for a training that has no step left to show it in."""
     marker = run.marker(train.NAME)
-    steps = make_plan(loaded, run).steps
+    steps = make_plan(loaded, run, lint=False).steps
     if marker is None or marker.state != "done" or steps is None or steps.total > marker.details["steps"]:
         return
     raise FindingsError(
