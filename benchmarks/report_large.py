@@ -18,6 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 NAMES = (
     "critic/score/mean",
     "actor/entropy",
