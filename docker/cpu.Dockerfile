@@ -66,6 +66,7 @@ ENV PATH=/opt/venv/bin:$PATH \
     LOGNAME=verlbox \
     LANG=C.UTF-8 \
     PYTHONUNBUFFERED=1 \
+    VERLBOX_REVISION=${REVISION} \
     VERLBOX_RUNS=/runs \
     XDG_CACHE_HOME=/cache
 RUN python -m compileall -q /opt/verlbox/verlbox && python /opt/verlbox/entrypoint.py pins check "$STACK"

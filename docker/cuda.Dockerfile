@@ -112,6 +112,7 @@ ENV PATH=/opt/venv/bin:$PATH \
     LOGNAME=verlbox \
     LANG=C.UTF-8 \
     PYTHONUNBUFFERED=1 \
+    VERLBOX_REVISION=${REVISION} \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
     VERLBOX_RUNS=/runs \

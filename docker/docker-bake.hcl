@@ -10,7 +10,7 @@ variable "VERSION" {
   default     = "0.1.0"
 }
 variable "REVISION" {
-  description = "Commit of the sources, for the label."
+  description = "Commit of the sources, perhaps with -dirty: for the label, and for the manifests of runs."
   default     = "unknown"
 }
 variable "PIP_INDEX_URL" {

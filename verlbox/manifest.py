@@ -7,9 +7,11 @@ import datetime
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
 from importlib import metadata
@@ -23,6 +25,7 @@ from verlbox.run import RUN_UNREADABLE, Run, write_json
 from verlbox.stacks import STACKS
 
 SCHEMA = 1
+REVISION_VARIABLE = "VERLBOX_REVISION"  # an image has no .git: the commit that it was built from, perhaps with -dirty
 KEYS = frozenset({"recipe", "stack", "verl", "steps", "verlbox", "hardware", "packages", "attempts"})
 
 
@@ -36,18 +39,29 @@ def package_versions() -> dict[str, str]:
     return dict(sorted(found, key=lambda item: item[0].lower()))
 
 
-def source() -> dict[str, Any]:
-    """verlbox's own version: number, git commit and whether the checkout has changes (null where there is no git)."""
+def source(root: Path = ROOT, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """verlbox's own version: number, git commit and whether the checkout has changes.
+
+    Without git, as in an image, VERLBOX_REVISION says it; where that is absent too, both are null.
+    """
     result: dict[str, Any] = {"version": verlbox.__version__, "commit": None, "dirty": None}
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        if (ROOT / ".git").exists():
-            result["commit"] = _git("rev-parse", "HEAD")
-            result["dirty"] = bool(_git("status", "--porcelain"))
+    if (root / ".git").exists():
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            result["commit"] = _git(root, "rev-parse", "HEAD")
+            result["dirty"] = bool(_git(root, "status", "--porcelain"))
+    elif built := re.fullmatch(r"([0-9a-f]{7,64})(-dirty)?", environment.get(REVISION_VARIABLE, "")):
+        result["commit"], result["dirty"] = built[1], built[2] is not None
     return result
 
 
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(ROOT), "-c", "safe.directory=*", *arguments]
+def revision() -> str | None:
+    """The commit of these sources, with -dirty where they have changes; None when it is not known."""
+    own = source()
+    return f"{own['commit']}-dirty" if own["commit"] and own["dirty"] else own["commit"]
+
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), "-c", "safe.directory=*", *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip()
 
 

@@ -79,6 +79,15 @@ def test_it_goes_on_from_its_last_checkpoint_and_passes(finished: Ended, host: H
     assert manifest["steps"]["total"] == 16
 
 
+def test_the_manifest_says_which_sources_the_image_was_built_from(
+    finished: Ended, host: Host, cpu_image: str, client: DockerClient
+) -> None:
+    source = json.loads((host.runs / "smoke/manifest.json").read_text())["verlbox"]
+    revision = client.images.get(cpu_image).labels["org.opencontainers.image.revision"]
+    assert source["commit"] == revision.removesuffix("-dirty")
+    assert source["dirty"] == revision.endswith("-dirty")
+
+
 def test_everything_it_left_is_the_callers(finished: Ended, host: Host) -> None:
     owner = host.runs.stat().st_uid
     left = list(host.runs.rglob("*"))
@@ -154,7 +163,7 @@ def test_the_image_says_what_it_is(cpu_image: str, client: DockerClient) -> None
     labels = client.images.get(cpu_image).labels
     assert labels["io.verlbox.stack"] == "cpu"
     assert labels["io.verlbox.pins"] == "requirements-cpu.txt"
-    assert re.fullmatch(r"[0-9a-f]{40}", labels["org.opencontainers.image.revision"])
+    assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?", labels["org.opencontainers.image.revision"])
 
 
 def test_the_image_is_usable_without_any_option(cpu_image: str) -> None:

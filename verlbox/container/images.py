@@ -67,9 +67,9 @@ def build_command(stack: Stack, environment: Mapping[str, str] = os.environ) -> 
 
 def build_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of that command: the version and commit of these sources, and this image's prefix."""
-    commit = manifest.source()["commit"]
     own = {"VERSION": verlbox.__version__, "IMAGES": environment.get("VERLBOX_IMAGES") or "verlbox"}
-    return {**environment, **own, **({"REVISION": commit} if commit else {})}
+    revision = manifest.revision()
+    return {**environment, **own, **({"REVISION": revision} if revision else {})}
 
 
 def build(stack: Stack, console: Console) -> None:
