@@ -18,8 +18,14 @@ build_flash_attn() {
 }
 
 case "$1" in
+  compile) # imports without bytecode are most of a slow start, and images often come without
+    unset PYTHONDONTWRITEBYTECODE
+    site=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    for package in "$site/torch" "$site/triton" "$site"; do "$PYTHON" -m compileall -q -j 0 "$package" || true; done
+    ;;
   piece)
     if [ -e "$2/first.tar.gz" ]; then
+      setsid bash "$0" compile > /dev/null 2>&1 < /dev/null &
       tar xzf "$2/first.tar.gz" -C "$VBX"
       if [ -d "$VBX/flash-attn" ]; then
         setsid bash "$0" build > "$VBX/flash-attn.log" 2>&1 < /dev/null &
@@ -43,6 +49,7 @@ case "$1" in
         --no-warn-script-location $(cat "$list") &
     done
     wait
+    unset PYTHONDONTWRITEBYTECODE
     "$VBX/venv/bin/python" -m compileall -q -j 0 "$site" > /dev/null || true # some packages carry broken examples
     ;;
 esac

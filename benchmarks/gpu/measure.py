@@ -58,7 +58,9 @@ def main() -> int:
     for name in arguments.experiments:
         entry = data["experiments"][name]
         common = [] if entry.get("real") else data["common"]
-        overrides = [os.path.expandvars(text) for text in [*common, *entry["set"], *arguments.set]]
+        overrides = [
+            os.path.expandvars(text) for text in [*common, *entry["set"], *entry.get("more", []), *arguments.set]
+        ]
         run = f"{name}{arguments.suffix}"
         attempts = {run: None}
         if "kill_after_step" in entry:
