@@ -97,3 +97,12 @@ def test_an_unknown_prompt_length_is_read_from_what_preprocess_leaves(tmp_path: 
     lines = plan.script(made, ROOT / "recipes" / "smoke.yaml", []).partition("env ")[2]
     shown = subprocess.run(["bash", "-c", f"printf '%s\\n' {lines}"], capture_output=True, text=True, check=True).stdout
     assert "data.max_prompt_length=37" in shown.splitlines()
+
+
+def test_verl_0_9_1_looks_for_answers_with_our_sampler_unless_something_only_its_own_can_do(tmp_path: Path) -> None:
+    key = "trainer.v1.sampler.custom_sampler.path"
+    assert Path(str(make(tmp_path, "stack=cpu-091").effective[key])).name == "replay_091.py"
+    assert key not in make(tmp_path).effective  # verl 0.6.1 has no such thing
+    for own in ("algorithm.filter_groups.enable=true", "trainer.v1.sampler.sync_refill_failed_groups=true"):
+        assert key not in make(tmp_path, "stack=cpu-091", own).effective
+    assert make(tmp_path, "stack=cpu-091", f"{key}=mine.py").effective[key] == "mine.py"

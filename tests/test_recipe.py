@@ -162,3 +162,12 @@ def test_a_local_data_set_is_named_after_its_place(write: Write, tmp_path: Path)
     arguments = ["dataset.source=local", f"dataset.path={tmp_path / 'gsm8k'}"]
     assert recipe.load(write(), arguments).recipe.dataset.name == "gsm8k"
     assert recipe.load(write(), [*arguments, "dataset.name=mine"]).recipe.dataset.name == "mine"
+
+
+def test_random_weights_keep_the_models_name_and_need_a_tokenizer(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer").mkdir()
+    arguments = ["model.name=Qwen/Qwen2.5-0.5B", "model.source=random", "model.path=tokenizer"]
+    model = recipe.load(write(), arguments, tmp_path).recipe.model
+    assert (model.name, model.path) == ("Qwen/Qwen2.5-0.5B", str((tmp_path / "tokenizer").resolve()))
+    (finding,) = problems(write(), "model.source=random", cwd=tmp_path)
+    assert "model.source is random, but model.path is not set" in finding.what

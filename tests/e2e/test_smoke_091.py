@@ -69,6 +69,12 @@ def test_rollout_and_trainer_agree_on_the_probabilities(run: Path) -> None:
     assert max(points.values) < 1e-3  # 1e-6 to 1e-5 as measured; 0.09 where the trainer computes in bfloat16
 
 
+def test_generation_is_not_rounded_up_to_the_interval_at_which_verl_looks_for_answers(run: Path) -> None:
+    """With verl's own sampler every value is a multiple of 2 s and a few hundredths."""
+    seconds = read(run).series["timing_s/gen"].values
+    assert any(value % 2 > 0.2 for value in seconds), list(seconds)
+
+
 def test_every_stage_is_done_and_the_weights_moved(run: Path) -> None:
     markers = {path.stem: json.loads(path.read_text()) for path in (run / "stages").glob("*.json")}
     assert {marker["state"] for marker in markers.values()} == {"done"}
