@@ -84,7 +84,9 @@ def test_a_job_is_submitted_from_the_host_and_its_exit_code_comes_back(nodes: Ho
     ended = command([*verlbox, *submit, "--name", "job"], environment=nodes.environment)
     assert ended.code == 0, ended.output
     assert "train: read 1,024, kept 1,024" in ended.output
-    refused = command([*verlbox, *submit, "--name", "job", "dataset.max_prompt_length=64"], environment=nodes.environment)
+    refused = command(
+        [*verlbox, *submit, "--name", "job", "dataset.max_prompt_length=64"], environment=nodes.environment
+    )
     assert refused.code == 2, refused.output
     assert "run-drift" in refused.output
 
