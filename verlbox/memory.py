@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from verlbox import findings
+from verlbox import findings, ladder
 from verlbox.findings import Finding
 from verlbox.lints.settings import ACTOR, MODEL, REF, ROLLOUT, Facts, Settings, make
 
@@ -408,6 +408,18 @@ _VALUES_TOKENS = (
 )
 
 
+def _critic_packs(s: Settings) -> bool:
+    """Whether the critic packs micro-batches up to one budget of its own, whatever its other keys say (verl 0.9.1)."""
+    return not s.is_old and s.get("critic.fsdp.use_dynamic_bsz") is not False
+
+
+def _critic_tokens(c: _Context, names: tuple[str, str, str, str]) -> int:
+    """Tokens of one micro-batch of the critic on one device, in the worst case; as _tokens."""
+    if _critic_packs(c.s):
+        return max(c.s.integer(ladder.CRITIC_BUDGET_091) or ladder.CRITIC_TOKENS_091, c.longest)
+    return _tokens(c, *names)[0]
+
+
 def _forward(c: _Context, tokens: int) -> float:
     """GB of activations of one layer without gradients: input, queries, keys, values and the MLP's two branches."""
     return 2 * tokens * (6 * c.m.hidden + 3 * c.m.intermediate) / GB
@@ -575,7 +587,7 @@ def _phases(c: _Context) -> tuple[tuple[Phase, ...], int]:
             )
         )
     if with_critic:
-        tokens, _ = _tokens(c, *_VALUES_TOKENS)
+        tokens = _critic_tokens(c, _VALUES_TOKENS)
         phases.append(
             Phase(
                 "values",
@@ -589,7 +601,7 @@ def _phases(c: _Context) -> tuple[tuple[Phase, ...], int]:
                 },
             )
         )
-        tokens, _ = _tokens(c, *_CRITIC_TOKENS)
+        tokens = _critic_tokens(c, _CRITIC_TOKENS)
         own_checkpointing = s.flag("critic.model.enable_gradient_checkpointing")
         working = {
             "gathered weights": _gathered(c, backward=True),
@@ -739,6 +751,9 @@ def _smaller_batch(c: _Context, phase: str) -> dict[str, object]:
         return {}
     micro, budget, dynamic, parallel = _TOKENS_OF[phase]
     s = c.s
+    if phase in ("critic update", "values") and _critic_packs(s):
+        size = _critic_tokens(c, _TOKENS_OF[phase])
+        return {f"+{ladder.CRITIC_BUDGET_091}": max(c.longest, size // 2)} if size > c.longest else {}
     if s.flag(dynamic):
         least = math.ceil(c.longest / max(1, s.integer(parallel) or 1))
         size = s.integer(budget) or least

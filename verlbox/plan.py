@@ -37,6 +37,10 @@ PUBLISHED_ROWS: Mapping[str, tuple[int, int]] = {
     "DigitalLearningGmbH/MATH-lighteval": (7500, 5000),
 }
 
+# verl 0.9.1 does not pass these on to a sampler that is not its own, so with them its own stays (trainer_base.py,
+# _build_replay_buffer).
+NEEDS_VERLS_SAMPLER = frozenset({"algorithm.filter_groups.enable", "trainer.v1.sampler.sync_refill_failed_groups"})
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -72,13 +76,15 @@ class Plan:
     findings: tuple[Finding, ...]
 
 
-def step_arithmetic(rows: int, effective: Mapping[str, object]) -> Steps:
+def step_arithmetic(rows: int, effective: Mapping[str, object], verl: str) -> Steps:
     """Steps for a number of training rows.
 
     Source: verl v0.6.1 trainer/ppo/ray_trainer.py, _create_dataloader: drop_last=True, steps = len(loader) * epochs,
-    unless trainer.total_training_steps is set.
+    unless trainer.total_training_steps is set; v0.9.1 trainer/ppo/v1/trainer_base.py, _init_dataloader: whole training
+    batches, whatever data.gen_batch_size says.
     """
-    batch = _integer(effective.get("data.gen_batch_size")) or _integer(effective.get("data.train_batch_size")) or 1024
+    loaded = _integer(effective.get("data.gen_batch_size")) if verl == "0.6.1" else None
+    batch = loaded or _integer(effective.get("data.train_batch_size")) or 1024
     per_epoch = rows // batch
     epochs = _integer(effective.get("trainer.total_epochs")) or 30
     total = _integer(effective.get("trainer.total_training_steps")) or per_epoch * epochs
@@ -137,9 +143,13 @@ def compile_settings(recipe: Recipe, run: Run, rows: Rows, prompt_length: int | 
     }
     if keys.rollout_seed is not None:
         settings[keys.rollout_seed] = recipe.train.seed
+    if keys.sampler is not None and not NEEDS_VERLS_SAMPLER.intersection(effective_settings(own, recipe.overrides)):
+        settings[f"{keys.sampler}.path"] = str(ROOT / "verlbox" / "platforms" / "replay_091.py")
+        settings[f"{keys.sampler}.name"] = "prompt_replay_buffer"
     if own.get("algorithm.adv_estimator", "gae") == "gae":
         settings["critic.model.path"] = str(base_model(run))
         settings["critic.model.tokenizer_path"] = str(base_model(run))
+        settings.update(critic_batches(own, stack.verl))
     settings.update(own)
     if recipe.train.steps is not None:
         settings["trainer.total_training_steps"] = recipe.train.steps
@@ -148,6 +158,28 @@ def compile_settings(recipe: Recipe, run: Run, rows: Rows, prompt_length: int | 
             settings["trainer.total_epochs"] = math.ceil(recipe.train.steps / (rows.train // batch))
     settings["hydra.run.dir"] = str(run.logs / "hydra")
     return settings
+
+
+def critic_batches(own: Mapping[str, object], verl: str) -> dict[str, object]:
+    """verl 0.9.1's names for the critic's micro-batches, from the names that both versions have.
+
+    It reads only its engine's keys (trainer/ppo/v1/trainer_base.py, _setup; workers/config/engine.py): without them a
+    critic packs 32,768 tokens into a micro-batch, whatever critic.ppo_micro_batch_size_per_gpu and its like say.
+    """
+    if verl == "0.6.1":
+        return {}
+    named = {key.lstrip("+"): value for key, value in own.items()}
+    if named.get("critic.use_dynamic_bsz") is True:
+        budget = named.get("critic.ppo_max_token_len_per_gpu")
+        return {} if budget is None else {"+critic.ppo_infer_max_token_len_per_gpu": budget}
+    rows = named.get("critic.ppo_micro_batch_size_per_gpu")
+    if rows is None:
+        return {}
+    return {
+        "+critic.fsdp.use_dynamic_bsz": False,
+        "+critic.fsdp.micro_batch_size_per_gpu": rows,
+        "+critic.fsdp.infer_micro_batch_size_per_gpu": named.get("critic.forward_micro_batch_size_per_gpu", rows),
+    }
 
 
 OWN_RAY = "ray_kwargs.ray_init."  # settings of a Ray that verl starts; Ray refuses most of them in a cluster
@@ -223,7 +255,10 @@ def environment(recipe: Recipe, run: Run) -> dict[str, str]:
 
 def verl_command(settings: Mapping[str, object], overrides: list[str], python: str = sys.executable) -> list[str]:
     """verl's command line: our settings, then the user's overrides to the letter."""
-    ours = [hydra_overrides.format_override(key, value) for key, value in settings.items()]
+    theirs = {hydra_overrides.parse_override(text).key for text in overrides}
+    # Hydra appends a key once only, so that of ours has to go where the user gives it; any other key may come twice.
+    kept = {key: value for key, value in settings.items() if not (key.startswith("+") and key.lstrip("+") in theirs)}
+    ours = [hydra_overrides.format_override(key, value) for key, value in kept.items()]
     return [python, "-m", "verl.trainer.main_ppo", *ours, *overrides]
 
 
@@ -234,7 +269,7 @@ def make(loaded: Loaded, run: Run, rows: Rows, prompt_length: int | None) -> Pla
         prompt_length = recipe.dataset.max_prompt_length
     settings = compile_settings(recipe, run, rows, prompt_length)
     effective = effective_settings(settings, recipe.overrides)
-    steps = None if rows.train is None else step_arithmetic(rows.train, effective)
+    steps = None if rows.train is None else step_arithmetic(rows.train, effective, STACKS[recipe.stack].verl)
     return Plan(recipe, run, rows, steps, settings, effective, environment(recipe, run), rows.findings)
 
 

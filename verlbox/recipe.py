@@ -442,7 +442,8 @@ def _apply(arguments: Sequence[str], content: dict[str, Any], places: dict[str, 
             _set(content, override.key, value)
             places[override.key] = where
             named = f"{root}.name"
-            if override.key.endswith(".path") and not any(text.startswith(f"{named}=") for text in arguments):
+            said = any(text.startswith((f"{named}=", f"{root}.source=random")) for text in arguments)
+            if override.key.endswith(".path") and not said:
                 _set(content, named, Path(str(value)).name)  # the recipe's name would be that of other content
         elif root in VERL_ROOTS:
             verl_overrides.append(argument)
