@@ -32,18 +32,16 @@ ARG STACK=cpu
 ARG PIP_INDEX_URL=https://pypi.org/simple
 # The CPU build of PyTorch; where that index does not answer, PyPI's build does the same job and is 3 GB larger.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-ENV PIP_CACHE_DIR=/var/cache/pip PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+ENV PIP_CACHE_DIR=/var/cache/pip PIP_FIND_LINKS=/wheels PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 SHELL ["/bin/sh", "-euc"]
 # pip stays behind in this stage.
 RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/venv
-COPY requirements-${STACK}.txt /tmp/requirements.txt
+WORKDIR /tmp/pins
+COPY verlbox/setup/install.py requirements-${STACK}.txt ./
 RUN --mount=type=cache,target=/var/cache/pip \
     --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=secret,id=netrc,target=/root/.netrc \
-    /opt/pip/bin/pip --python /opt/venv/bin/python install --no-deps --retries 0 --timeout 10 --find-links /wheels \
-      --index-url "$TORCH_INDEX" "$(grep '^torch==' /tmp/requirements.txt)" \
-    || echo "$TORCH_INDEX does not answer; torch comes from $PIP_INDEX_URL"; \
-    /opt/pip/bin/pip --python /opt/venv/bin/python install --find-links /wheels -r /tmp/requirements.txt
+    python3 install.py "$STACK"
 
 FROM base
 ARG STACK=cpu

@@ -33,32 +33,26 @@ ARG STACK
 ARG PIP_INDEX_URL=https://pypi.org/simple
 # 1 leaves out the wheels for the accelerator (gigabytes), to test the rest; such an image does not run.
 ARG PARTIAL=""
-ENV PIP_CACHE_DIR=/var/cache/pip PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+ENV PIP_CACHE_DIR=/var/cache/pip PIP_FIND_LINKS=/wheels PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 # pip stays behind in this stage.
 RUN case "$STACK" in cuda) wanted=3.12 ;; *) wanted=3.10 ;; esac; \
     found=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
     [ -n "$PARTIAL" ] || [ "$found" = "$wanted" ] || { echo "BASE has Python $found, $STACK needs $wanted"; exit 1; }; \
     python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/venv
-COPY docker/pick-pins.sh requirements-${STACK}.txt /tmp/pins/
 WORKDIR /tmp/pins
+COPY docker/pick-pins.sh docker/
+COPY verlbox/setup/install.py requirements-${STACK}.txt ./
 RUN --mount=type=cache,target=/var/cache/pip \
     --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=secret,id=netrc,target=/root/.netrc \
-    torch='torch|torchvision|torchaudio|torchcodec|triton|xformers|cuda-.*|nvidia-.*'; \
-    rest='vllm|cupy-.*|flashinfer-.*|quack-kernels|tilelang|torch-c-dlpack-ext|apache-tvm-ffi|tokenspeed-triton'; \
-    sh pick-pins.sh keep "$torch" "requirements-$STACK.txt" > torch.txt; \
-    sh pick-pins.sh keep "$rest" "requirements-$STACK.txt" > engines.txt; \
-    sh pick-pins.sh drop "$torch|$rest" "requirements-$STACK.txt" > others.txt; \
-    pip="/opt/pip/bin/pip --python /opt/venv/bin/python install --no-deps --require-hashes --find-links /wheels"; \
-    if [ -z "$PARTIAL" ]; then $pip -r torch.txt; $pip -r engines.txt; fi; \
-    $pip -r others.txt
+    python3 install.py ${PARTIAL:+--partial} "$STACK" torch engines others
 
 # flash-attn is published as source only, and verl's critic asks for it.
 FROM ${DEVEL} AS flash-attn
+ARG STACK
 ARG PIP_INDEX_URL=https://pypi.org/simple
 ARG APT_MIRROR=""
 ARG PARTIAL=""
-ARG FLASH_ATTN=2.8.3
 # Compute capabilities: A100 and H100/H200. Each takes minutes; 120 is the RTX 50 series.
 ARG FLASH_ATTN_CUDA_ARCHS="80;90"
 # Each job takes several gigabytes of memory.
@@ -67,9 +61,11 @@ ENV PIP_CACHE_DIR=/var/cache/pip PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_A
 SHELL ["/bin/sh", "-euc"]
 COPY --from=environment /opt/venv /opt/venv
 COPY --from=environment /opt/pip /opt/pip
+COPY --from=environment /tmp/pins /tmp/pins
+WORKDIR /tmp/pins
 RUN --mount=type=cache,target=/var/cache/pip \
     --mount=type=secret,id=netrc,target=/root/.netrc \
-    mkdir /flash-attn; \
+    mkdir flash-attn; \
     if [ -z "$PARTIAL" ]; then \
       if [ -n "$APT_MIRROR" ]; then \
         find /etc/apt \( -name '*.sources' -o -name sources.list \) -exec sed -i \
@@ -78,16 +74,13 @@ RUN --mount=type=cache,target=/var/cache/pip \
       apt-get update; \
       apt-get install -y --no-install-recommends ninja-build python3-dev python3-venv; \
       rm -rf /var/lib/apt/lists/*; \
-      FLASH_ATTENTION_FORCE_BUILD=TRUE PATH="/opt/venv/bin:$PATH" /opt/pip/bin/pip --python /opt/venv/bin/python wheel \
-        --no-deps --no-build-isolation --no-binary flash-attn --wheel-dir /flash-attn "flash-attn==$FLASH_ATTN"; \
+      python3 install.py "$STACK" flash-attn-wheel; \
     fi
 
 FROM environment AS complete
 ARG PARTIAL
-RUN --mount=type=bind,from=flash-attn,source=/flash-attn,target=/flash-attn \
-    if [ -z "$PARTIAL" ]; then \
-      /opt/pip/bin/pip --python /opt/venv/bin/python install --no-deps --no-index /flash-attn/*.whl; \
-    fi
+RUN --mount=type=bind,from=flash-attn,source=/tmp/pins/flash-attn,target=/tmp/pins/flash-attn \
+    python3 install.py ${PARTIAL:+--partial} "$STACK" flash-attn
 
 FROM base
 ARG STACK

@@ -35,6 +35,10 @@ variable "CPU_BASE" {
 variable "NPU_BASE" {
   default = "quay.io/ascend/cann:8.3.rc2-910b-ubuntu22.04-py3.11"
 }
+variable "TORCH_NPU" {
+  description = "2.7.1.post2 for a base with CANN 8.5.0, in place of the pinned torch-npu."
+  default     = ""
+}
 variable "CUDA_BASE" {
   description = "Empty: the one of the stack."
   default = ""
@@ -79,7 +83,7 @@ target "cpu-091" {
 target "npu" {
   inherits   = ["common"]
   dockerfile = "docker/npu.Dockerfile"
-  args       = { BASE = NPU_BASE, PARTIAL = PARTIAL }
+  args       = { BASE = NPU_BASE, TORCH_NPU = TORCH_NPU, PARTIAL = PARTIAL }
   tags       = ["${IMAGES}/npu:${VERSION}"]
 }
 

@@ -3,8 +3,8 @@
 #
 #   docker buildx bake -f docker/docker-bake.hcl npu
 #
-# Everything is installed with --no-deps from complete pins, in the order torch, vllm, vllm-ascend, the rest, verl: a
-# resolver would put a CUDA build of torch here. `pins check` at the end says whether the set holds together.
+# verlbox/setup/install.py knows what is installed in which order: torch, vllm (built empty) and vllm-ascend, the rest,
+# verl. `pins check` at the end says whether the set holds together.
 
 # An image with CANN, NNAL and Python 3.11 as `python3`.
 ARG BASE=quay.io/ascend/cann:8.3.rc2-910b-ubuntu22.04-py3.11
@@ -30,44 +30,23 @@ RUN if [ -n "$APT_MIRROR" ]; then \
 
 FROM ${BASE} AS environment
 ARG PIP_INDEX_URL=https://pypi.org/simple
-# torch-npu for x86_64 asks for torch 2.7.1+cpu, which only this index has; aarch64 takes PyPI's.
+# For x86_64: torch 2.7.1+cpu, which torch-npu asks for, is only there.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# For a base with CANN 8.5.0: 2.7.1.post2, in place of the pinned torch-npu.
+ARG TORCH_NPU=""
 # 1 leaves out the wheels for the accelerator (gigabytes), to test the rest; such an image does not run.
 ARG PARTIAL=""
-ENV PIP_CACHE_DIR=/var/cache/pip PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
-# Without a driver torch_npu cannot be imported, and `import torch` would do that.
-ENV TORCH_DEVICE_BACKEND_AUTOLOAD=0
+ENV PIP_CACHE_DIR=/var/cache/pip PIP_FIND_LINKS=/wheels PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 SHELL ["/bin/sh", "-euc"]
 # pip stays behind in this stage.
 RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/venv
-COPY docker/pick-pins.sh requirements-npu*.txt /tmp/pins/
 WORKDIR /tmp/pins
-# torch, and beside it what the build of vllm imports
+COPY docker/pick-pins.sh docker/
+COPY verlbox/setup/install.py requirements-npu*.txt ./
 RUN --mount=type=cache,target=/var/cache/pip \
     --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=secret,id=netrc,target=/root/.netrc \
-    if [ -z "$PARTIAL" ]; then \
-      sh pick-pins.sh keep 'cmake|filelock|fsspec|jinja2|markupsafe|mpmath|networkx|ninja|numpy|packaging|setuptools|setuptools-scm|sympy|typing-extensions|vcs-versioning|wheel' \
-        requirements-npu.txt > build.txt; \
-      /opt/pip/bin/pip --python /opt/venv/bin/python install --no-deps --require-hashes --find-links /wheels \
-        --extra-index-url "$TORCH_INDEX" -r requirements-npu-torch.txt -r build.txt; \
-    fi
-# vllm, built empty: its wheel holds CUDA binaries and asks for a CUDA torch. Then vllm-ascend, which serves it.
-RUN --mount=type=cache,target=/var/cache/pip \
-    --mount=type=bind,from=wheels,target=/wheels \
-    --mount=type=secret,id=netrc,target=/root/.netrc \
-    if [ -z "$PARTIAL" ]; then \
-      sh pick-pins.sh keep 'vllm|vllm-ascend' requirements-npu-engines.txt > engines.txt; \
-      VLLM_TARGET_DEVICE=empty PATH="/opt/venv/bin:$PATH" /opt/pip/bin/pip --python /opt/venv/bin/python install \
-        --no-deps --require-hashes --no-build-isolation --no-binary vllm --find-links /wheels -r engines.txt; \
-    fi
-RUN --mount=type=cache,target=/var/cache/pip \
-    --mount=type=bind,from=wheels,target=/wheels \
-    --mount=type=secret,id=netrc,target=/root/.netrc \
-    sh pick-pins.sh keep 'verl' requirements-npu-engines.txt > verl.txt; \
-    /opt/pip/bin/pip --python /opt/venv/bin/python install --no-deps --require-hashes --find-links /wheels \
-      -r requirements-npu.txt; \
-    /opt/pip/bin/pip --python /opt/venv/bin/python install --no-deps --require-hashes --find-links /wheels -r verl.txt
+    python3 install.py ${PARTIAL:+--partial} npu
 
 FROM base
 ARG PARTIAL=""

@@ -23,6 +23,7 @@ MODULES = {
     "lint": ("verlbox.lint_command", "Check verl settings without a recipe."),
     "diagnose": ("verlbox.diagnosis.command", "Name the first cause of a failure in logs."),
     "pins": ("verlbox.pins_command", "Check installed packages against a stack's pins, or lock the pins anew."),
+    "setup": ("verlbox.setup.command", "Make the environment of a stack without Docker."),
     "launch": ("verlbox.container.command", "Run a recipe in a container of its stack's image."),
     "submit": ("verlbox.submit", "Run a recipe as a job of a Ray cluster."),
     "grade": ("verlbox.grade", "Grade a file of answers as training does."),

@@ -16,6 +16,7 @@ import verlbox
 from verlbox.container import launch
 from verlbox.process import GRACE_SECONDS
 from verlbox.recipe import load
+from verlbox.setup import install
 from verlbox.stacks import STACKS
 
 ROOT = Path(__file__).parents[2]
@@ -137,16 +138,21 @@ def test_pins_are_picked_with_their_hashes_and_by_whole_names(tmp_path: Path) ->
     assert _picked("keep", "vllm.*", file).count("==") == 2
 
 
-@pytest.mark.parametrize("stack", ["cuda", "cuda-061"])
-def test_the_parts_in_which_cuda_is_installed_are_the_whole(stack: str) -> None:
-    dockerfile = (ROOT / "docker/cuda.Dockerfile").read_text("utf-8")
-    torch, rest = (re.search(rf"{name}='([^']+)'", dockerfile)[1] for name in ("torch", "rest"))  # type: ignore[index]
-    file = ROOT / STACKS[stack].requirements
-    parts = [_picked("keep", torch, file), _picked("keep", rest, file), _picked("drop", f"{torch}|{rest}", file)]
-    pins = [line for part in parts for line in part.splitlines() if "==" in line]
-    assert sorted(pins) == sorted(line for line in file.read_text().splitlines() if "==" in line)
-    assert any(line.startswith("verl==") for line in parts[2].splitlines())
-    assert not any(re.match(r"(torch|vllm|nvidia-\S+)==", line) for line in parts[2].splitlines())
+def _installed_by(dockerfile: str) -> list[str]:
+    """The steps of install.py that a Dockerfile names, in its order; * for all."""
+    calls = re.findall(r'python3 install\.py (?:\$\{PARTIAL:\+--partial\} )?("\$STACK"|npu)([a-z -]*)', dockerfile)
+    return [step for _, named in calls for step in (named.split() or ["*"])]
+
+
+@pytest.mark.parametrize("stack", list(STACKS))
+def test_every_step_of_the_installation_is_in_its_dockerfile(stack: str) -> None:
+    platform = STACKS[stack].platform
+    places = install.Places("python", ("pip",), "work")
+    text = (ROOT / STACKS[stack].requirements).read_text("utf-8")
+    steps = [step.name for step in install.steps(stack, places, {}, "x86_64", text)]
+    dockerfile = (ROOT / f"docker/{platform}.Dockerfile").read_text("utf-8")
+    assert _installed_by(dockerfile) in (["*"], steps)
+    assert not re.search(r"\bpip install\b", dockerfile), "what is installed is said in install.py only"
 
 
 def test_the_entrypoint_of_npu_images_sources_cann_and_nnal_and_then_runs_the_command(tmp_path: Path) -> None:

@@ -237,6 +237,12 @@ def set_env(machine: Machine, folder: str) -> str:
     return inside if folder.endswith("/cann") or machine.exists(inside) else f"{parent}/set_env.sh"
 
 
+def nnal_script(folder: str) -> str:
+    """The script that sets NNAL's environment, where it lies beside the CANN toolkit in `folder`."""
+    base = re.sub(r"/(ascend-toolkit/[^/]+|cann[^/]*)$", "", folder)
+    return f"{base}/nnal/atb/set_env.sh"
+
+
 def cann(subject: Subject) -> Checked:
     """CANN: present, its environment set, its version with the driver's."""
     machine = subject.machine
@@ -305,8 +311,7 @@ def nnal(subject: Subject) -> Checked:
     folder = toolkit(machine)
     if not folder:
         return Checked("no CANN, so no NNAL")
-    base = re.sub(r"/(ascend-toolkit/[^/]+|cann[^/]*)$", "", folder)
-    script = f"{base}/nnal/atb/set_env.sh"
+    script = nnal_script(folder)
     home = machine.environment.get("ATB_HOME_PATH", "")
     if not home:
         if not machine.exists(script):

@@ -1,0 +1,164 @@
+"""How stacks are installed: order, options and pins of each command, and the file as images run it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from verlbox import pins
+from verlbox.setup import install
+from verlbox.setup.install import Command, Places, Step
+from verlbox.stacks import STACKS
+
+ROOT = Path(__file__).parents[2]
+PLACES = Places("/env/bin/python", ("/env/bin/python", "-m", "pip"), "/work")
+
+
+def steps(stack: str, machine: str = "x86_64", **environment: str) -> tuple[Step, ...]:
+    text = (ROOT / STACKS[stack].requirements).read_text("utf-8")
+    return install.steps(stack, PLACES, environment, machine, text)
+
+
+def words(stack: str, step: str, machine: str = "x86_64", **environment: str) -> Command:
+    """The last command of a step."""
+    return next(s for s in steps(stack, machine, **environment) if s.name == step).commands[-1]
+
+
+def test_npu_is_installed_torch_first_then_the_engines_then_the_rest_then_verl() -> None:
+    assert [step.name for step in steps("npu")] == ["torch", "engines", "others", "verl"]
+    for step in steps("npu"):
+        assert {"--no-deps", "--require-hashes"} <= set(step.commands[-1].words), step.name
+
+
+def test_vllm_for_npu_is_built_empty_from_its_source() -> None:
+    engines = words("npu", "engines")
+    assert engines.environment["VLLM_TARGET_DEVICE"] == "empty"
+    assert engines.environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
+    text = " ".join(engines.words)
+    assert "--no-binary vllm" in text
+    assert "--no-build-isolation" in text
+    assert engines.path == "/env/bin", "cmake and ninja of the environment"
+
+
+def test_only_x86_64_takes_torch_for_npu_from_pytorchs_index() -> None:
+    assert install.TORCH_INDEX in words("npu", "torch", "x86_64").words
+    assert not any("://" in word for word in words("npu", "torch", "aarch64").words)
+    assert "https://mirror/cpu" in words("npu", "torch", "x86_64", TORCH_INDEX="https://mirror/cpu").words
+
+
+def test_what_the_build_of_vllm_imports_is_pinned_and_there_before() -> None:
+    pinned = pins.pinned(STACKS["npu"], "x86_64")
+    assert {name for name in install.NPU_BUILD.split("|") if name not in pinned} == set()
+    assert {"setuptools", "setuptools-scm", "cmake", "ninja", "packaging", "wheel", "jinja2"} <= set(
+        install.NPU_BUILD.split("|")
+    )  # build-system.requires of vllm 0.11.0, but for torch
+
+
+def test_another_torch_npu_comes_after_the_pinned_one() -> None:
+    names = [step.name for step in steps("npu", TORCH_NPU="2.7.1.post2")]
+    assert names == ["torch", "engines", "others", "verl", "torch-npu"]
+    assert words("npu", "torch-npu", TORCH_NPU="2.7.1.post2").words[-2:] == ("--no-deps", "torch-npu==2.7.1.post2")
+
+
+@pytest.mark.parametrize("stack", ["cuda", "cuda-061"])
+def test_flash_attn_is_built_from_source_against_the_torch_that_is_there(stack: str) -> None:
+    names = [step.name for step in steps(stack)]
+    assert names == ["torch", "engines", "others", "flash-attn-wheel", "flash-attn"]
+    build = words(stack, "flash-attn-wheel")
+    assert {"--no-build-isolation", "--no-deps", "flash-attn==2.8.3"} <= set(build.words)
+    assert build.environment == {
+        "FLASH_ATTENTION_FORCE_BUILD": "TRUE",
+        "FLASH_ATTN_CUDA_ARCHS": "80;90",
+        "MAX_JOBS": "4",
+    }
+    assert words(stack, "flash-attn-wheel", FLASH_ATTN_CUDA_ARCHS="120").environment["FLASH_ATTN_CUDA_ARCHS"] == "120"
+
+
+def _picked(command: Command) -> list[str]:
+    done = subprocess.run(command.words, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [line for line in done.stdout.splitlines() if "==" in line]
+
+
+@pytest.mark.parametrize("stack", ["cuda", "cuda-061"])
+def test_the_parts_in_which_cuda_is_installed_are_the_whole(stack: str) -> None:
+    parts = {step.name: _picked(step.commands[0]) for step in steps(stack)[:3]}
+    whole = [line for line in (ROOT / STACKS[stack].requirements).read_text().splitlines() if "==" in line]
+    assert sorted(line for part in parts.values() for line in part) == sorted(whole)
+    assert any(line.startswith("verl==") for line in parts["others"])
+    assert not any(line.startswith(("torch==", "vllm==", "nvidia-")) for line in parts["others"])
+
+
+def test_every_package_of_the_npu_stack_is_in_one_of_its_steps() -> None:
+    found: set[str] = set()
+    for step in steps("npu"):
+        for command in step.commands:
+            if command.output:
+                found |= {line.split("==")[0] for line in _picked(command)}
+            for file in (word for word in command.words if word.startswith("requirements-")):
+                found |= {pin.name for pin in pins.parse((ROOT / file).read_text(), ["x86_64", "aarch64"])}
+    assert {pins.canonical(name) for name in found} == set(pins.pinned(STACKS["npu"], "x86_64"))
+
+
+def test_the_cpu_build_of_torch_is_tried_first_and_pypis_is_no_failure() -> None:
+    torch, others = (step.commands[0] for step in steps("cpu"))
+    assert torch.words[-3:] == ("--index-url", install.TORCH_INDEX, "torch==2.13.0")
+    assert torch.otherwise
+    assert others.words[-2:] == ("-r", "requirements-cpu.txt")
+
+
+def test_a_command_reads_as_a_shell_takes_it() -> None:
+    command = Command(("pip", "wheel", "a b"), {"ARCHS": "80;90"}, "/env/my bin", "out.txt", "it is not there")
+    assert command.text() == (
+        "ARCHS='80;90' PATH='/env/my bin':\"$PATH\" pip wheel 'a b' > out.txt || echo 'it is not there'"
+    )
+    assert command.variables({"PATH": "/bin"})["PATH"] == "/env/my bin:/bin"
+
+
+# --- as the Dockerfiles run it -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """What a Dockerfile copies, and nothing of the package."""
+    shutil.copy(ROOT / "verlbox/setup/install.py", tmp_path)
+    (tmp_path / "docker").mkdir()
+    shutil.copy(ROOT / "docker/pick-pins.sh", tmp_path / "docker")
+    for file in ROOT.glob("requirements-*.txt"):
+        shutil.copy(file, tmp_path)
+    return tmp_path
+
+
+def _installs(folder: Path, *arguments: str, pip: str = "echo") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-I", "install.py", "--pip", pip, "--work", str(folder), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_the_file_runs_alone_and_leaves_out_the_accelerators_wheels_when_told(folder: Path) -> None:
+    said = _installs(folder, "--partial", "npu")
+    assert said.returncode == 0, said.stderr
+    lines = [line for line in said.stdout.splitlines() if line.startswith("install ")]
+    assert lines == [
+        "install --no-deps --require-hashes -r requirements-npu.txt",
+        f"install --no-deps --require-hashes -r {folder}/verl.txt",
+    ]
+    assert (folder / "verl.txt").read_text().startswith("verl==0.6.1")
+    assert not (folder / "engines.txt").exists()
+
+
+def test_single_steps_run_and_unknown_ones_are_refused(folder: Path) -> None:
+    said = _installs(folder, "cuda", "flash-attn")
+    assert [line for line in said.stdout.splitlines() if not line.startswith("+")] == [
+        f"install --no-deps --no-index --find-links {folder}/flash-attn flash-attn==2.8.3"
+    ]
+    assert _installs(folder, "cuda", "verl").returncode == 2
+
+
+def test_the_first_failure_ends_it_but_not_that_of_a_choice(folder: Path) -> None:
+    assert _installs(folder, "npu", "others", "verl", pip="false").returncode == 1
+    said = _installs(folder, "cpu", pip="sh -c 'case \"$*\" in *--index-url*) exit 1;; esac' sh")
+    assert said.returncode == 0
+    assert "torch comes from the package index" in said.stdout

@@ -1,0 +1,286 @@
+"""The verb `setup`: what it prints, what stops it, and the CPU stack for real."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.doctor.recorded import Recorded
+from verlbox.doctor.machine import Machine, Space, here
+from verlbox.setup import activate, command
+from verlbox.stacks import STACKS
+
+ROOT = Path(__file__).parents[2]
+NPU, CPU, CUDA = STACKS["npu"], STACKS["cpu"], STACKS["cuda"]
+
+
+def setup(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "entrypoint.py"), "setup", *words],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def codes(stack_name: str, folder: Path, machine: Machine) -> list[str]:
+    return [finding.code for finding in command.prepare(STACKS[stack_name], folder, machine)[1]]
+
+
+def printed(stack_name: str, folder: Path, machine: Machine) -> str:
+    return "\n".join(command.as_text(command.prepare(STACKS[stack_name], folder, machine)[0]))
+
+
+@pytest.fixture
+def ascend(tmp_path: Path) -> Recorded:
+    """The recorded 910B3, as CANNLab has it: CANN and NNAL in the home of its user."""
+    recorded = Recorded("ascend-910b3", tmp_path / "machine")
+    home = recorded.root / "home/developer/Ascend"
+    home.mkdir()
+    for name in ("ascend-toolkit", "nnal"):
+        (recorded.root / "usr/local/Ascend" / name).rename(home / name)
+    for name in ("ASCEND_HOME_PATH", "ASCEND_OPP_PATH", "ATB_HOME_PATH"):
+        recorded.environment.pop(name)
+    return recorded
+
+
+# --- what it would do --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stack", list(STACKS))
+def test_dry_run_prints_every_command_and_changes_nothing(stack: str, tmp_path: Path) -> None:
+    folder = tmp_path / "environment"
+    said = setup(stack, "--path", str(folder), "--dry-run")
+    assert said.returncode in (0, 3), said.stderr
+    assert "Traceback" not in said.stderr
+    assert list(tmp_path.iterdir()) == []
+    lines = said.stdout.splitlines()
+    for step in command.steps(command.prepare(STACKS[stack], folder, here())[0]):
+        assert f"# {step.name}" in lines
+        assert {c.text() for c in step.commands} <= set(lines)
+    assert f"{folder}/bin/python {ROOT}/entrypoint.py pins check {stack}" in lines
+    assert lines[-1].endswith(f"{ROOT}/entrypoint.py {stack}"), "the doctor comes last"
+    assert subprocess.run(["bash", "-n"], input=said.stdout, text=True, check=False).returncode == 0
+
+
+def test_an_npu_machine_without_cann_is_told_so_and_still_shown_the_commands(tmp_path: Path) -> None:
+    if Path("/usr/local/Ascend").exists():
+        pytest.skip("this machine has CANN")
+    said = setup("npu", "--path", str(tmp_path / "e"), "--dry-run")
+    assert said.returncode == 3
+    assert "error[cann-toolkit]" in said.stderr
+    assert "source /usr/local/Ascend/ascend-toolkit/set_env.sh" in said.stdout
+    assert "VLLM_TARGET_DEVICE=empty" in said.stdout
+
+
+def test_cannlabs_toolkit_is_sourced_from_the_users_home(ascend: Recorded, tmp_path: Path) -> None:
+    text = printed("npu", tmp_path / "e", ascend.machine())
+    assert "\nsource /home/developer/Ascend/ascend-toolkit/set_env.sh\n" in text
+    assert "\nsource /home/developer/Ascend/nnal/atb/set_env.sh --cxx_abi=1\n" in text
+    assert "--extra-index-url" not in text, "the recorded machine is aarch64"
+    assert "cann-toolkit" not in codes("npu", tmp_path / "e", ascend.machine())
+
+
+def test_cann_8_5_0_gets_its_own_torch_npu(ascend: Recorded, tmp_path: Path) -> None:
+    assert "torch-npu==" not in printed("npu", tmp_path / "e", ascend.machine())
+    info = "/home/developer/Ascend/ascend-toolkit/latest/aarch64-linux/ascend_toolkit_install.info"
+    ascend.replace(info, "8.3.RC1", "8.5.0")
+    assert "install --no-deps torch-npu==2.7.1.post2\n" in printed("npu", tmp_path / "e", ascend.machine())
+
+
+def test_the_script_sets_what_the_image_sets(ascend: Recorded, tmp_path: Path) -> None:
+    dockerfile = (ROOT / "docker/npu.Dockerfile").read_text("utf-8")
+    text = activate.script(NPU, tmp_path, ascend.machine())
+    for line in (line for line in text.splitlines() if line.startswith("export ") and "LD_LIBRARY" not in line):
+        assert line.removeprefix("export ") in dockerfile
+    entrypoint = (ROOT / "docker/entrypoint.sh").read_text("utf-8")
+    assert "nnal/atb/set_env.sh --cxx_abi=1" in entrypoint
+    for place in ("driver", "common", ""):
+        assert f"{activate.DRIVER}/{place}".rstrip("/") in text
+        assert f"$driver/{place}".rstrip("/") in entrypoint
+
+
+def test_the_script_sources_cann_and_nnal_and_then_the_environment(ascend: Recorded, tmp_path: Path) -> None:
+    home = tmp_path / "Ascend"
+    shutil.copytree(ascend.root / "home/developer/Ascend", home)
+    (home / "ascend-toolkit/set_env.sh").write_text("export ASCEND_OPP_PATH=opp\n")
+    (home / "nnal/atb/set_env.sh").write_text('export ATB_HOME_PATH="build$1"\n')
+    folder = tmp_path / "my environment"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin/activate").write_text("export VIRTUAL_ENV=mine\n")
+    machine = replace(here(), home=str(tmp_path), environment={})
+    (folder / "activate").write_text(activate.script(NPU, folder, machine))
+    show = 'source "$1" && echo $ASCEND_OPP_PATH $ATB_HOME_PATH $VLLM_ASCEND_ENABLE_NZ $VIRTUAL_ENV'
+    done = subprocess.run(
+        ["bash", "-euc", show, "x", str(folder / "activate")], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "opp build--cxx_abi=1 0 mine\n", done.stderr
+
+
+# --- what stops it -----------------------------------------------------------------------------------------------
+
+
+def test_what_is_missing_of_ascends_own_is_named(ascend: Recorded, tmp_path: Path) -> None:
+    ascend.remove("/home/developer/Ascend/nnal")
+    assert "nnal-atb" in codes("npu", tmp_path / "e", ascend.machine())
+    ascend.remove("/home/developer/Ascend/ascend-toolkit/set_env.sh")
+    assert {"nnal-atb", "cann-toolkit"} <= set(codes("npu", tmp_path / "e", ascend.machine()))
+
+
+def test_a_machine_that_the_stack_has_no_packages_for_is_refused(ascend: Recorded, tmp_path: Path) -> None:
+    assert "setup-machine" in codes("cpu", tmp_path / "e", ascend.machine())
+    assert "setup-machine" not in codes("npu", tmp_path / "e", ascend.machine())
+
+
+def test_another_python_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    if f"{sys.version_info.major}.{sys.version_info.minor}" == CUDA.python:
+        pytest.skip("this is the Python of the cuda stack")
+    (tmp_path / "bin").mkdir()
+    for name in ("bash", "sh"):
+        (tmp_path / "bin" / name).symlink_to(shutil.which(name) or "")
+    said = setup("cuda", "--path", str(tmp_path / "e"), PATH=str(tmp_path / "bin"), CUDA_HOME=str(tmp_path))
+    assert said.returncode == 3
+    assert "error[setup-python] no Python 3.12" in said.stderr
+    assert "error[setup-compiler]" in said.stderr, "all at once"
+    assert not (tmp_path / "e").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"notes.txt": "mine"}, "is no Python environment"),
+        ({"pyvenv.cfg": "home = /usr/bin\nversion = 3.9.2\n"}, "is an environment of Python 3.9"),
+        (
+            {
+                "pyvenv.cfg": "home = /usr/bin\nversion = 3.11.2\n",
+                "lib/python3.11/site-packages/torch-2.7.1.dist-info/METADATA": "Name: torch\nVersion: 2.7.1\n",
+                "lib/python3.11/site-packages/vllm-0.11.0.dist-info/METADATA": "Name: vllm\nVersion: 0.11.0\n",
+                "lib/python3.11/site-packages/torch_npu-2.7.1.dist-info/METADATA": "Name: torch-npu\nVersion: 2.7.1\n",
+            },
+            "holds the stack npu",
+        ),
+    ],
+)
+def test_a_folder_that_holds_something_else_is_left_alone(content: dict[str, str], words: str, tmp_path: Path) -> None:
+    for name, text in content.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    before = sorted(tmp_path.rglob("*"))
+    said = setup("cpu", "--path", str(tmp_path))
+    assert said.returncode == 3
+    assert "error[setup-folder]" in said.stderr
+    assert words in said.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_file_in_the_folders_place_is_a_finding(tmp_path: Path) -> None:
+    (tmp_path / "e").touch()
+    said = setup("cpu", "--path", str(tmp_path / "e"))
+    assert (said.returncode, "error[setup-folder]" in said.stderr) == (3, True)
+
+
+def test_a_disk_that_is_too_small_is_told_before(tmp_path: Path) -> None:
+    machine = replace(here(), space=lambda _: Space(10**9, 10**9))
+    assert codes("cpu", tmp_path / "e", machine) == ["setup-space"]
+
+
+def test_a_folder_that_cannot_be_made_is_a_finding(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    said = setup("cpu", "--path", str(tmp_path / "file" / "e"))
+    assert said.returncode == 3
+    assert "error[setup-f" in said.stderr
+    assert "Traceback" not in said.stderr
+
+
+@pytest.mark.timeout(120)
+def test_an_index_that_does_not_answer_is_a_finding_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        nowhere = f"http://127.0.0.1:{unused.getsockname()[1]}/simple"
+        silent = {"PIP_INDEX_URL": nowhere, "TORCH_INDEX": nowhere, "PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "1"}
+        silent |= {"PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": "", "PIP_NO_CACHE_DIR": "1"}
+        said = setup("cpu", "--path", str(tmp_path / "e"), **silent)
+        again = setup("cpu", "--path", str(tmp_path / "e"), **silent)
+    assert said.returncode == 3, said.stderr
+    assert "error[setup-index] others: the package index does not answer" in said.stderr
+    assert "torch comes from the package index" in said.stderr
+    assert (tmp_path / "e/bin/python").exists()
+    assert "environment: done already" in again.stderr
+    assert "Connection refused" in (tmp_path / "e/setup/setup.log").read_text()
+
+
+PIP_SAID = {
+    "setup-space": ["ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", ""],
+    "setup-hash": [
+        "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE. If you have updated the package",
+        "    verl==0.6.1 from https://mirror.invalid/verl-0.6.1-py3-none-any.whl (from -r verl.txt (line 1)):",
+        "        Expected sha256 3512c7529ad46321f1b9c0e448c2b336eb9f7d8d1af2c4948770f5adc9068c39",
+    ],
+    "setup-index": [
+        "ERROR: Could not find a version that satisfies the requirement vllm-ascend==0.11.0 (from versions: none)",
+        "ERROR: No matching distribution found for vllm-ascend==0.11.0",
+    ],
+    "setup-failed": [
+        "WARNING: Retrying (Retry(total=4)) after connection broken by 'ReadTimeoutError(...)': /simple/cmake/",
+        "  error: command 'cmake' failed: No such file or directory",
+        "  [end of output]",
+    ],
+}
+
+
+@pytest.mark.parametrize("code", list(PIP_SAID))
+def test_what_pip_says_when_it_fails_becomes_a_finding(code: str, tmp_path: Path) -> None:
+    made, _ = command.prepare(NPU, tmp_path / "e", here())
+    finding = command.explain(made, "engines", PIP_SAID[code], 1, tmp_path / "setup.log")
+    assert finding.code == code
+    assert finding.fix
+    assert {"setup-hash": "verl==0.6.1", "setup-index": "vllm-ascend==0.11.0"}.get(code, "") in finding.what
+
+
+# --- for real ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_the_cpu_stack_is_set_up_stopped_and_gone_on_with(tmp_path: Path) -> None:
+    folder, output = tmp_path / "my environment", tmp_path / "first.txt"
+    words = [sys.executable, str(ROOT / "entrypoint.py"), "setup", "cpu", "--path", str(folder)]
+    with output.open("w") as stream:
+        first = subprocess.Popen(words, stdout=stream, stderr=subprocess.STDOUT)
+        while "-r requirements-cpu.txt" not in output.read_text() and first.poll() is None:
+            time.sleep(0.2)
+        time.sleep(2)
+        first.send_signal(signal.SIGINT)
+        assert first.wait(60) == 130, output.read_text()
+    assert "the same command goes on" in output.read_text()
+
+    second = setup("cpu", "--path", str(folder))
+    assert second.returncode == 0, second.stderr[-4000:]
+    assert "environment: done already" in second.stderr
+    assert "stack cpu on x86_64: 0 accepted, 0 unexpected conflicts" in second.stderr
+    assert "stack cpu (verl 0.6.1, Python 3.11)" in second.stderr, "the doctor has looked"
+
+    third = setup("cpu", "--path", str(folder))
+    assert third.returncode == 0
+    assert [line for line in third.stderr.splitlines() if line.endswith("done already")] == [
+        "environment: done already",
+        "torch: done already",
+        "others: done already",
+    ]
+    listed = subprocess.run(
+        ["bash", "-c", 'source "$1" && python "$2" list', "x", str(folder / "activate"), str(ROOT / "entrypoint.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "smoke" in listed.stdout, listed.stderr

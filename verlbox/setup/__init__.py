@@ -1,0 +1,1 @@
+"""Environments without Docker: the commands that install a stack, and the verb `setup` that runs them."""
