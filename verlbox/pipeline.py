@@ -322,5 +322,5 @@ def disk_full(run: Run, free: int, file: object = None) -> Finding:
 
 
 def stored_recipe(run: Run) -> Loaded:
-    """The recipe that a run was last made with."""
-    return recipe.load(run.path / "recipe.resolved.yaml")
+    """The recipe that a run was last made with; the run may have come from another machine, without what it read."""
+    return recipe.load(run.path / "recipe.resolved.yaml", files_here=False)

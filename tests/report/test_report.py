@@ -202,6 +202,22 @@ def test_what_each_version_counts_into_the_step_is_recognised(
     assert 0 <= spent.phases[-1].share < rest, "the named phases account for the step"
 
 
+def test_the_first_step_is_left_out_where_others_tell_enough() -> None:
+    steps = array("q", range(1, 4))
+    recorded = {
+        "timing_s/step": Series(steps, array("d", [35.0, 12.0, 14.0])),
+        "timing_s/gen": Series(steps, array("d", [5.0, 11.0, 13.0])),
+    }
+    spent = readings.step_time(Metrics(recorded, "csv"))
+    assert spent is not None
+    assert (spent.steps, spent.seconds, spent.first) == (2, 13.0, 35.0)
+    assert {phase.name: phase.seconds for phase in spent.phases} == {"gen": 12.0, "rest": 1.0}
+    two = {name: Series(steps[:2], series.values[:2]) for name, series in recorded.items()}
+    spent = readings.step_time(Metrics(two, "csv"))
+    assert spent is not None
+    assert (spent.steps, spent.seconds, spent.first) == (2, 23.5, None)
+
+
 def test_a_long_rest_is_not_taken_for_a_checkpoint() -> None:
     # As on one H200 with verl 0.9.1: a third of the step in no phase; validation, 6 s, comes after the step's time.
     steps = array("q", range(1, 9))

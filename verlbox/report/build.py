@@ -591,17 +591,15 @@ def _efficiency(facts: RunFacts, metrics: Metrics) -> Section:
     spent = readings.step_time(metrics)
     if spent is not None:
         parts = [phase for phase in spent.phases if phase.seconds > 0]
-        blocks.append(
-            Bars(
-                "step",
-                text("efficiency.step", seconds=seconds(spent.seconds), n=number(float(spent.steps))),
-                tuple(Bar(text(f"phase.{phase.name}"), phase.seconds, phase.share) for phase in parts),
-            )
-        )
+        title = text("efficiency.step", seconds=seconds(spent.seconds), n=number(float(spent.steps)))
+        bars = tuple(Bar(text(f"phase.{phase.name}"), phase.seconds, phase.share) for phase in parts)
+        blocks.append(Bars("step", title, bars))
         rows = tuple((text(f"phase.{p.name}"), number(p.seconds), percent(p.share)) for p in spent.phases)
         columns = (text("column.phase"), text("column.seconds"), text("column.share"))
-        blocks.append(Table(text("efficiency.phases"), columns, rows, numeric=(1, 2), folded=True))
+        blocks.append(Table(title, columns, rows, numeric=(1, 2), folded=True))
         blocks.append(plain("efficiency.accounted", share=percent(1 - spent.phases[-1].share)))
+        if spent.first is not None:
+            blocks.append(plain("efficiency.first", seconds=seconds(spent.first)))
         for name, value, times in spent.beside:
             blocks.append(
                 plain(

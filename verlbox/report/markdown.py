@@ -23,8 +23,6 @@ from verlbox.report.model import (
     Section,
     Table,
     Text,
-    number,
-    percent,
     text,
 )
 
@@ -107,10 +105,7 @@ def _block(block: Block, say: Say, lang: Language) -> Iterable[str]:
             rows = [tuple(_cell(cell, say) for cell in row) for row in block.rows]
             yield from _grid([say(column) for column in block.columns], rows, block.numeric)
         case Bars():
-            yield from (f"**{say(block.title)}**", "")
-            names = [say(text(f"column.{c}")) for c in ("phase", "seconds", "share")]
-            rows = [(say(part.label), number(part.value), percent(part.share)) for part in block.parts]
-            yield from _grid(names, rows, (1, 2))
+            return  # the table that follows has the same numbers
         case Code():
             yield from (f"**{say(block.caption)}**", "", "```sh", block.content, "```", "")
         case Findings():

@@ -286,8 +286,9 @@ class Phase:
 class StepTime:
     """Where a step's time goes, over `steps` steps. `phases` sum to `seconds`, the last being "rest".
 
-    `beside` are validation, checkpoints and dumps: mean seconds when they happen and how often; those in `inside` verl
-    counted into the step, so that they are phases of their own too.
+    `first` is the time of the first step, which starts processes and compiles kernels, where it is left out: of three
+    steps and more. `beside` are validation, checkpoints and dumps: mean seconds when they happen and how often; those
+    in `inside` verl counted into the step, so that they are phases of their own too.
     """
 
     steps: int
@@ -295,6 +296,7 @@ class StepTime:
     phases: tuple[Phase, ...]
     beside: tuple[tuple[str, float, int], ...]
     inside: tuple[str, ...]
+    first: float | None
 
 
 def step_time(metrics: Metrics) -> StepTime | None:
@@ -316,10 +318,12 @@ def step_time(metrics: Metrics) -> StepTime | None:
     if not totals or not known:
         return None
     inside = _inside(totals, known)
-    n = len(totals)
-    seconds = math.fsum(totals.values()) / n
+    first = totals[min(totals)] if len(totals) >= 3 else None
+    steps = sorted(totals) if first is None else sorted(totals)[1:]
+    n = len(steps)
+    seconds = math.fsum(totals[step] for step in steps) / n
     counted = (name for name in (*PHASES, *inside) if name in known)
-    means = {name: math.fsum(known[name].get(step, 0.0) for step in totals) / n for name in counted}
+    means = {name: math.fsum(known[name].get(step, 0.0) for step in steps) / n for name in counted}
     rest = seconds - math.fsum(means.values())
     phases = [Phase(name, value, value / seconds if seconds else 0.0) for name, value in means.items()]
     phases.sort(key=lambda phase: -phase.seconds)
@@ -327,7 +331,7 @@ def step_time(metrics: Metrics) -> StepTime | None:
     beside = tuple(
         (name, math.fsum(known[name].values()) / len(known[name]), len(known[name])) for name in BESIDE if name in known
     )
-    return StepTime(n, seconds, tuple(phases), beside, inside)
+    return StepTime(n, seconds, tuple(phases), beside, inside, first)
 
 
 def _inside(totals: Mapping[int, float], known: Mapping[str, Mapping[int, float]]) -> tuple[str, ...]:

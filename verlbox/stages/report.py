@@ -72,7 +72,7 @@ def facts_of_run(run: Run) -> RunFacts:
     from verlbox.report.facts import FileFact, RunFacts
 
     made = manifest.read(run)
-    kept = recipe.load(run.path / "recipe.resolved.yaml").recipe
+    kept = recipe.load(run.path / "recipe.resolved.yaml", files_here=False).recipe  # a run may have been moved here
     markers = {name: marker for name in EARLIER if (marker := run.marker(name)) is not None}
     platform = made["stack"]["platform"]
     steps = made["steps"] or {}
