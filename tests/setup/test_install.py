@@ -35,13 +35,17 @@ def test_npu_is_installed_torch_first_then_the_engines_then_the_rest_then_verl()
 
 
 def test_vllm_for_npu_is_built_empty_from_its_source() -> None:
-    engines = words("npu", "engines")
-    assert engines.environment["VLLM_TARGET_DEVICE"] == "empty"
-    assert engines.environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
-    text = " ".join(engines.words)
-    assert "--no-binary vllm" in text
-    assert "--no-build-isolation" in text
-    assert engines.path == "/env/bin", "cmake and ninja of the environment"
+    _, source, build, _, ascend = next(step for step in steps("npu") if step.name == "engines").commands
+    assert "VLLM_TARGET_DEVICE" not in source.environment
+    assert "--require-hashes --no-binary vllm -d /work -r /work/vllm.txt" in " ".join(source.words)
+    assert build.environment["VLLM_TARGET_DEVICE"] == "empty"
+    assert build.words[-1] == f"/work/vllm-{pins.pinned(STACKS['npu'], 'x86_64')['vllm']}.tar.gz"
+    assert "--require-hashes" not in build.words, "a file on this disk, whose hash was checked"
+    for command in (source, build):
+        assert {"--no-deps", "--no-build-isolation"} <= set(command.words)
+        assert command.environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
+        assert command.path == "/env/bin", "cmake and ninja of the environment"
+    assert ascend.words[-1] == "/work/vllm-ascend.txt"
 
 
 def test_only_x86_64_takes_torch_for_npu_from_pytorchs_index() -> None:

@@ -210,7 +210,9 @@ def vllm(subject: Subject) -> Checked:
             f"vllm {package.version} is the CUDA build",
             why="It asks for another torch than torch-npu, and warns on each start that libcudart.so.12 is missing."
             " vllm-ascend needs only its Python part; the published run trained with it all the same.",
-            fix=f"VLLM_TARGET_DEVICE=empty pip install --no-deps --no-binary vllm --force-reinstall vllm=={release}",
+            fix=f"pip download --no-deps --no-build-isolation --no-binary vllm vllm=={release} &&"
+            f" VLLM_TARGET_DEVICE=empty pip install --no-deps --no-build-isolation --force-reinstall"
+            f" ./vllm-{release}.tar.gz",
             severity="warning",
         )
         return Checked(fact, [problem])

@@ -7,7 +7,7 @@ needs nothing but Python's standard library. PIP_INDEX_URL, PIP_FIND_LINKS and t
 
 npu and cuda are installed with --no-deps from complete pins with hashes, torch first: a resolver would put another
 torch beside torch-npu. vllm for npu is built empty from its source: its wheel holds CUDA binaries and asks for a CUDA
-torch. It is built without isolation, so that what its build imports is there before. flash-attn is published as source
+torch. It is built without isolation, with what its build imports installed before. flash-attn is published as source
 only, and verl's critic asks for it.
 """
 
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 FLASH_ATTN = "2.8.3"
+VLLM_EMPTY = "0.11.0"  # as requirements-npu-engines.txt pins it; a file's name has it too
 # torch-npu for x86_64 asks for torch 2.7.1+cpu, which only this index has; aarch64 takes PyPI's. The CPU stacks take
 # their CPU build of torch from here; where it does not answer, PyPI's does the same job and is 3 GB larger.
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -99,9 +100,6 @@ def steps(stack: str, places: Places, environment: Mapping[str, str], machine: s
 
 def _npu(places: Places, index: str, machine: str) -> tuple[Step, ...]:
     pins, engines = "requirements-npu.txt", "requirements-npu-engines.txt"
-    bin_folder = str(Path(places.python).parent)
-    # Without a driver torch_npu cannot be imported, and `import torch` would do that.
-    building = {"VLLM_TARGET_DEVICE": "empty", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     other_index = ["--extra-index-url", index] if machine == "x86_64" else []
     return (
         Step(
@@ -112,28 +110,35 @@ def _npu(places: Places, index: str, machine: str) -> tuple[Step, ...]:
             ),
             accelerator=True,
         ),
-        Step(
-            "engines",
-            (
-                _pick(places, "keep", "vllm|vllm-ascend", engines, "engines.txt"),
-                _hashed(
-                    places,
-                    *("--no-build-isolation", "--no-binary", "vllm", "-r", f"{places.work}/engines.txt"),
-                    environment=building,
-                    path=bin_folder,
-                ),
-            ),
-            accelerator=True,
-        ),
+        Step("engines", (*_empty_vllm(places), *_picked(places, "vllm-ascend", engines)), accelerator=True),
         Step("others", (_hashed(places, "-r", pins),)),
-        Step(
-            "verl",
-            (
-                _pick(places, "keep", "verl", engines, "verl.txt"),
-                _hashed(places, "-r", f"{places.work}/verl.txt"),
-            ),
-        ),
+        Step("verl", _picked(places, "verl", engines)),
     )
+
+
+def _empty_vllm(places: Places) -> tuple[Command, ...]:
+    """vllm's source, then its installation for no device.
+
+    In two, since an empty build calls itself 0.11.0+empty, which pip refuses as an answer to vllm==0.11.0 (measured
+    with pip 23.2 and 26.1); of a file it asks for no version. To be downloaded with its hash the source has to call
+    itself 0.11.0, which it does where torch is a CPU build and VLLM_TARGET_DEVICE is not set (its setup.py).
+    """
+    # Without a driver torch_npu cannot be imported, and `import torch` would do that.
+    alone, bin_folder = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, str(Path(places.python).parent)
+    source = ("--require-hashes", "--no-binary", "vllm", "-d", places.work, "-r", f"{places.work}/vllm.txt")
+    options = ("--no-deps", "--no-build-isolation")
+    file = f"{places.work}/vllm-{VLLM_EMPTY}.tar.gz"
+    return (
+        _pick(places, "keep", "vllm", "requirements-npu-engines.txt", "vllm.txt"),
+        Command(
+            ("env", "--unset=VLLM_TARGET_DEVICE", *places.pip, "download", *options, *source), alone, path=bin_folder
+        ),
+        Command((*places.pip, "install", *options, file), {**alone, "VLLM_TARGET_DEVICE": "empty"}, path=bin_folder),
+    )
+
+
+def _picked(places: Places, name: str, file: str) -> tuple[Command, Command]:
+    return _pick(places, "keep", name, file, f"{name}.txt"), _hashed(places, "-r", f"{places.work}/{name}.txt")
 
 
 def _other_torch_npu(places: Places, version: str) -> tuple[Step, ...]:
@@ -188,8 +193,8 @@ def _pick(places: Places, mode: str, names: str, file: str, target: str) -> Comm
     return Command(("sh", "docker/pick-pins.sh", mode, names, file), output=f"{places.work}/{target}")
 
 
-def _hashed(places: Places, *options: str, environment: Mapping[str, str] | None = None, path: str = "") -> Command:
-    return Command((*places.pip, "install", "--no-deps", "--require-hashes", *options), environment or {}, path)
+def _hashed(places: Places, *options: str) -> Command:
+    return Command((*places.pip, "install", "--no-deps", "--require-hashes", *options))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
