@@ -71,9 +71,10 @@ REMEDIES: tuple[tuple[str, str], ...] = (
 
 def _install(subject: Subject) -> str:
     """The command that installs a stack as it is pinned."""
-    if subject.platform == "cpu":
-        return "make install" if subject.stack.name == "cpu" else f"pip install -r {subject.stack.requirements}"
-    return f"Use the image (`{subject.service}`), or install the pins in the order that docs/pins.md gives."
+    if subject.stack.name == "cpu":
+        return "make install"
+    setup = f"python entrypoint.py setup {subject.stack.name}"
+    return setup if subject.platform == "cpu" else f"Use the image (`{subject.service}`), or `{setup}` (docs/pins.md)."
 
 
 def packages(subject: Subject) -> Checked:
