@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import json
 import os
 import re
 import shutil
@@ -10,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -20,7 +23,8 @@ from tests.doctor.recorded import describe
 from verlbox import pins, pins_command
 from verlbox.findings import FindingsError
 from verlbox.pins import Conflict, Package
-from verlbox.stacks import STACKS
+from verlbox.setup import install
+from verlbox.stacks import STACKS, Stack
 
 ROOT = Path(__file__).parents[1]
 NPU = STACKS["npu"]
@@ -362,3 +366,93 @@ def test_an_index_that_cannot_be_reached_is_a_finding(tmp_path: Path, monkeypatc
         (tmp_path / "x.in").write_text("packaging\n")
         with pytest.raises(FindingsError, match="pins-not-resolved"):
             pins.resolve(STACKS["cpu"], pins.load()["cpu"], [tmp_path / "x.in"])
+
+
+# --- the whole sets, by metadata alone ---------------------------------------------------------------------------
+
+PIP = "26.1.2"  # takes metadata from the index and, in a dry run, no wheel
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with a pip of this time; and, for the empty build of vllm, what that imports."""
+    folder = tmp_path_factory.mktemp("tools")
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    pip = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--no-deps"]
+    subprocess.run([*pip, f"pip=={PIP}"], check=True)
+    build = tmp_path_factory.mktemp("build") / "build.txt"
+    with build.open("w") as stream:
+        pick = ["sh", "docker/pick-pins.sh", "keep", install.NPU_BUILD, "requirements-npu.txt"]
+        subprocess.run(pick, cwd=ROOT, stdout=stream, check=True)
+    subprocess.run([*pip, "--requirement", str(build)], check=True)
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    for site in folder.glob("lib/python*/site-packages"):  # this environment's torch comes last
+        (site / "torch.pth").write_text(f"{Path(torch.origin).parents[1]}\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def empty_vllm(tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Package:
+    """vllm of the npu stack, really built for no device, as `setup npu` and the image do it."""
+    command = [sys.executable, "verlbox/setup/install.py", "npu", "engines", "--python", str(tools / "bin/python")]
+    command += ["--pip", f"{tools}/bin/python -m pip", "--work", str(tmp_path_factory.mktemp("work"))]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    found = pins.installed([str(site) for site in tools.glob("lib/python*/site-packages")])["vllm"]
+    assert found.version == f"{pins.pinned(NPU, 'x86_64')['vllm']}+empty"
+    assert not any(line.startswith("torch") for line in found.requires)
+    return found
+
+
+def metadata_of_index(tools: Path, requirements: Sequence[str], stack: Stack, machine: str, folder: Path) -> None:
+    """Writes the metadata of pins, as the index has it, into a folder, as if they were installed."""
+    glibc = int(pins.load()[stack.name].glibc.partition(".")[2])
+    platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(glibc, 4, -1)]
+    platforms += [f"{name}_{machine}" for name in ("manylinux2014", "manylinux2010", "manylinux1", "linux")]
+    report, wanted = folder / "report.json", folder / "wanted.txt"
+    folder.mkdir(exist_ok=True)
+    wanted.write_text("\n".join(requirements) + "\n")
+    command = [str(tools / "bin/python"), "-m", "pip", "install", "--dry-run", "--no-deps", "--quiet"]
+    command += ["--report", str(report), "--target", str(folder / "nothing"), "--python-version", stack.python]
+    command += [part for platform in platforms for part in ("--platform", platform)]
+    said = subprocess.run([*command, "--requirement", str(wanted)], capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    for entry in json.loads(report.read_text())["install"]:
+        found = entry["metadata"]
+        describe(folder, found["name"], found["version"], *found.get("requires_dist", []))
+    report.unlink()
+
+
+@network
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("name", "machine"), PAIRS)
+def test_the_whole_set_has_the_accepted_conflicts_and_no_other(
+    name: str, machine: str, tools: Path, empty_vllm: Package, tmp_path: Path
+) -> None:
+    """Every package of an accelerator's stack, gigabytes of them, judged by its metadata as `pins check` does."""
+    stack, data = STACKS[name], pins.load()[name]
+    pinned = pins.pinned(stack, machine)
+    # PyTorch's CPU builds for x86_64 are not on the index. Those for aarch64 are; their metadata is that of all wheels,
+    # and what it asks for on x86_64 alone is CUDA.
+    apart = {entry.requirement.partition("==")[0] for entry in data.elsewhere if entry.machine == machine}
+    built = {"vllm": empty_vllm} if name == "npu" else {}
+    wanted = [f"{n}=={v}" for n, v in pinned.items() if n not in apart | set(built)]
+    metadata_of_index(tools, wanted, stack, machine, tmp_path / "set")
+    if apart:
+        other = [f"{n}=={pinned[n].partition('+')[0]}" for n in apart]
+        metadata_of_index(tools, other, stack, "aarch64", tmp_path / "other")
+        for n, package in pins.installed([str(tmp_path / "other")]).items():
+            asks = [line for line in package.requires if "platform_machine" not in line]
+            describe(tmp_path / "set", n, pinned[n], *asks)
+
+    packages_ = {**pins.installed([str(tmp_path / "set")]), **built}
+    assert set(packages_) == set(pinned)
+    markers = {"platform_machine": machine, "python_version": stack.python, "python_full_version": f"{stack.python}.9"}
+    verdict = pins.judge(pins.conflicts(packages_, markers), data, packages_, machine)
+    assert verdict.unexpected == ()
+    assert verdict.gone == ()
+    expected = [entry for entry in data.conflicts if entry.machine in (None, machine) and not entry.when]
+    assert [entry for _, entry in verdict.accepted] == expected
