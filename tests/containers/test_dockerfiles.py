@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,19 +28,62 @@ def test_buildx_has_nothing_to_complain_about(file: Path, base: str) -> None:
     assert "no warnings found" in ended.output
 
 
-# Of the CUDA stacks the older one: the pins of the other are for Python 3.12 only, which the stand-in may not have.
-@pytest.mark.parametrize("stack", ["npu", "cuda-061"])
-def test_all_but_the_accelerators_wheels_installs_on_a_stand_in(stack: str, base: str, client: DockerClient) -> None:
+def _prefix(version: str) -> Path | None:
+    """Where a Python of that version lies on this machine, whole and apart from the system's own."""
+    found = [shutil.which(f"python{version}"), *Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}")]
+    for python in filter(None, found):
+        said = command([str(python), "-c", "import sys, ensurepip; print(sys.base_prefix)"])
+        if said.code == 0 and said.output.strip() != "/usr":
+            return Path(said.output.strip())
+    return None
+
+
+@pytest.fixture
+def base_of(base: str, client: DockerClient) -> Iterator[Callable[[str], str]]:
+    """A stand-in with the Python of a stack: the base image, or one that this machine's Python is added to."""
+    made: list[str] = []
+
+    def stand_in(stack: str) -> str:
+        version = STACKS[stack].python
+        if f" {version}." in command(["docker", "run", "--rm", base, "python3", "--version"]).output:
+            return base
+        prefix = _prefix(version)
+        if prefix is None:
+            pytest.skip(f"no Python {version} for a stand-in: the image of {stack} is not built")
+        open_ = " ".join(str(parent) for parent in prefix.parents if parent != Path("/"))  # to the image's user
+        lines = f"FROM {base}\nCOPY --from=python . {prefix}/\nENV PATH={prefix}/bin:$PATH\nRUN chmod a+x {open_}\n"
+        name = f"verlbox-stand-in:{version}"
+        words = ["docker", "build", f"--build-context=python={prefix}", f"--tag={name}", "-"]
+        built = subprocess.run(words, input=lines, capture_output=True, text=True, check=False)
+        assert built.returncode == 0, built.stderr
+        made.append(name)
+        return name
+
+    yield stand_in
+    for name in made:
+        client.images.remove(name)
+
+
+@pytest.mark.parametrize("stack", ["npu", "cuda", "cuda-061"])
+def test_all_but_the_accelerators_wheels_installs_on_a_stand_in(
+    stack: str, base_of: Callable[[str], str], client: DockerClient
+) -> None:
+    base = base_of(stack)
     names = {"NPU_BASE": base} if stack == "npu" else {"CUDA_BASE": base, "CUDA_DEVEL": base}
     built = bake(stack, PARTIAL="1", IMAGES="verlbox-partial", VERSION="test", **names)
     assert built.code == 0, built.output[-5000:]
     image = f"verlbox-partial/{stack}:test"
-    code = "from verlbox import pins; print(*(f'{p.name}=={p.version}' for p in pins.installed().values()))"
-    ended = command(["docker", "run", "--rm", "--entrypoint=python", "--workdir=/opt/verlbox", image, "-c", code])
-    installed = dict(word.split("==") for word in ended.output.split())
-    pinned = pins.pinned(STACKS[stack], "x86_64")
-    assert installed["verl"] == pinned["verl"]
-    assert installed["ray"] == pinned["ray"]
-    assert {name: version for name, version in installed.items() if pinned.get(name) != version} == {}
-    assert {"torch", "vllm"} & installed.keys() == set()
-    client.images.remove(image)
+    try:
+        code = "from verlbox import pins; print(*(f'{p.name}=={p.version}' for p in pins.installed().values()))"
+        ended = command(["docker", "run", "--rm", "--entrypoint=python", "--workdir=/opt/verlbox", image, "-c", code])
+        installed = dict(word.split("==") for word in ended.output.split())
+        pinned = pins.pinned(STACKS[stack], "x86_64")
+        assert installed["verl"] == pinned["verl"]
+        assert installed["ray"] == pinned["ray"]
+        assert {name: version for name, version in installed.items() if pinned.get(name) != version} == {}
+        left_out = {name for name in pinned if name not in installed}
+        assert {"torch", "vllm"} <= left_out
+        python = command(["docker", "run", "--rm", "--entrypoint=python", image, "--version"])
+        assert python.output.startswith(f"Python {STACKS[stack].python}.")
+    finally:
+        client.images.remove(image)

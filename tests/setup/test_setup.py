@@ -208,6 +208,9 @@ def test_an_index_that_does_not_answer_is_a_finding_and_the_same_command_goes_on
         unused.bind(("127.0.0.1", 0))
         nowhere = f"http://127.0.0.1:{unused.getsockname()[1]}/simple"
         silent = {"PIP_INDEX_URL": nowhere, "TORCH_INDEX": nowhere, "PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "1"}
+        (tmp_path / "foreign").mkdir()
+        (tmp_path / "foreign/pip.py").write_text("raise SystemExit('a foreign pip')")
+        silent["PYTHONPATH"] = str(tmp_path / "foreign")
         silent |= {"PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": "", "PIP_NO_CACHE_DIR": "1"}
         said = setup("cpu", "--path", str(tmp_path / "e"), **silent)
         again = setup("cpu", "--path", str(tmp_path / "e"), **silent)

@@ -45,6 +45,9 @@ ROOT = Path(__file__).parents[2]
 WHEELS = {"npu": 1.0, "cuda": 4.6, "cuda-061": 5.1, "cpu": 0.9, "cpu-091": 0.9}
 SHARE = 3
 
+# CANN's set_env.sh, which many shells on Ascend machines source at start, puts packages of its own there.
+FOREIGN = ("PYTHONPATH", "PYTHONHOME")
+
 NETWORK = re.compile(
     r"Failed to establish a new connection|NameResolutionError|NewConnectionError|Temporary failure in name resolution"
     r"|Network is unreachable|ReadTimeoutError|ConnectTimeoutError|ProxyError|Connection refused|SSLError"
@@ -151,6 +154,7 @@ def last(setup: Setup) -> tuple[Command, ...]:
 def as_text(setup: Setup) -> Iterator[str]:
     """Every command as a shell takes it, and the script that is written between them."""
     yield f"cd {shlex.quote(str(ROOT))}"
+    yield f"unset {' '.join(FOREIGN)}"
     for step in steps(setup):
         yield f"# {step.name}"
         yield from (command.text() for command in step.commands)
@@ -369,7 +373,7 @@ def _ended(setup: Setup, command: Command, console: Console, said: deque[str]) -
         said.append(line)
         console.line(line)
 
-    variables = command.variables(os.environ)
+    variables = command.variables({name: value for name, value in os.environ.items() if name not in FOREIGN})
     try:
         if command.output:
             with Path(command.output).open("wb") as stream:
