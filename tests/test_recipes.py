@@ -28,7 +28,7 @@ NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml"))
 OTHER_STACKS = {
     "smoke": ["cpu-091"],
     "smoke-ppo": ["cpu-091"],
-    "cuda-ppo-article": ["cuda-061"],  # the tuned ones use what only verl 0.9.1 has
+    **{name: ["cuda-061"] for name in NAMES if name.startswith("cuda-")},
 }
 COMBINATIONS = [(name, stack) for name in NAMES for stack in [None, *OTHER_STACKS.get(name, [])]]
 
