@@ -50,6 +50,7 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "results")))
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a further override")
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="end a run in order after so long, and keep it")
     parser.add_argument("--suffix", default="", help="appended to the names of runs and results")
     arguments = parser.parse_args()
     data = yaml.safe_load((Path(__file__).parent / "experiments.yaml").read_text(encoding="utf-8"))
@@ -66,7 +67,9 @@ def main() -> int:
         if "kill_after_step" in entry:
             attempts = {f"{run}-killed": entry["kill_after_step"], f"{run}-resumed": None}
         for attempt, kill in attempts.items():
-            result = measure(run, entry["recipe"], overrides, arguments.gpus, entry.get("probe", False), kill)
+            result = measure(
+                run, entry["recipe"], overrides, arguments.gpus, entry.get("probe", False), kill, arguments.limit
+            )
             (arguments.out / f"{attempt}.json").write_text(json.dumps(result, indent=1), encoding="utf-8")
             print(summary(attempt, result), flush=True)
             worst = max(worst, result["exit_code"])
@@ -79,11 +82,18 @@ def runs() -> Path:
 
 
 def measure(
-    name: str, recipe: str, overrides: list[str], gpus: str, probe: bool, kill_after: int | None
+    name: str,
+    recipe: str,
+    overrides: list[str],
+    gpus: str,
+    probe: bool,
+    kill_after: int | None,
+    limit: float | None,
 ) -> dict[str, Any]:
     """One experiment: exit code, times of the start, and medians over the steps after the first.
 
-    `kill_after` ends verlbox with SIGKILL once that step is logged; the same call without it goes on with the run.
+    `kill_after` ends verlbox with SIGKILL once that step is logged, `limit` with SIGTERM after so many seconds; the same
+    call without them goes on with the run.
     """
     environment = {
         **os.environ,
@@ -124,6 +134,8 @@ def measure(
         while child.poll() is None:
             if kill_after is not None and any(f"step:{kill_after} - " in line for _, line in list(lines)):
                 child.kill()
+            if limit is not None and time.monotonic() - started > limit:
+                child.terminate()
             time.sleep(0.2)
         ended.set()
         for watcher in watchers:
