@@ -92,8 +92,8 @@ def measure(
 ) -> dict[str, Any]:
     """One experiment: exit code, times of the start, and medians over the steps after the first.
 
-    `kill_after` ends verlbox with SIGKILL once that step is logged, `limit` with SIGTERM after so many seconds; the same
-    call without them goes on with the run.
+    `kill_after` ends verlbox with SIGKILL once that step is logged, `limit` with SIGTERM after so many seconds; the
+    same call without them goes on with the run.
     """
     environment = {
         **os.environ,
@@ -136,6 +136,7 @@ def measure(
                 child.kill()
             if limit is not None and time.monotonic() - started > limit:
                 child.terminate()
+                limit = None
             time.sleep(0.2)
         ended.set()
         for watcher in watchers:
