@@ -165,9 +165,13 @@ def test_another_python_is_refused_before_anything_is_made(tmp_path: Path) -> No
                 "pyvenv.cfg": "home = /usr/bin\nversion = 3.11.2\n",
                 "lib/python3.11/site-packages/torch-2.7.1.dist-info/METADATA": "Name: torch\nVersion: 2.7.1\n",
                 "lib/python3.11/site-packages/vllm-0.11.0.dist-info/METADATA": "Name: vllm\nVersion: 0.11.0\n",
-                "lib/python3.11/site-packages/torch_npu-2.7.1.dist-info/METADATA": "Name: torch-npu\nVersion: 2.7.1\n",
+                "lib/python3.11/site-packages/verl-0.6.1.dist-info/METADATA": "Name: verl\nVersion: 0.6.1\n",
             },
             "holds the stack npu",
+        ),
+        (
+            {"pyvenv.cfg": "home = /usr/bin\nversion = 3.11.2\n", "setup/stack": "cpu-091"},
+            "holds the stack cpu-091",
         ),
     ],
 )

@@ -208,12 +208,19 @@ def _folder(setup: Setup) -> list[Finding]:
     if found and found[1] != stack.python:
         why = f"The pins of {stack.name} are for Python {stack.python}."
         return [FOLDER.finding(f"{folder} is an environment of Python {found[1]}", why=why, fix=fix)]
-    installed = pins.installed([str(folder / "lib" / f"python{stack.python}" / "site-packages")])
-    other = pins.likely(installed, setup.machine.architecture)
-    if "torch" in installed and other is not stack:
+    held = _held(setup)
+    if held not in ("", stack.name):
         why = "Two stacks in one environment would overwrite each other's packages."
-        return [FOLDER.finding(f"{folder} holds the stack {other.name}", why=why, fix=fix)]
+        return [FOLDER.finding(f"{folder} holds the stack {held}", why=why, fix=fix)]
     return []
+
+
+def _held(setup: Setup) -> str:
+    """The stack of an environment that is there: as setup noted it, else as its packages tell; "" for none."""
+    if (setup.work / "stack").is_file():
+        return (setup.work / "stack").read_text("utf-8").strip()
+    installed = pins.installed([str(setup.folder / "lib" / f"python{setup.stack.python}" / "site-packages")])
+    return pins.likely(installed, setup.machine.architecture).name if "verl" in installed else ""
 
 
 def _space(setup: Setup) -> list[Finding]:
@@ -317,6 +324,7 @@ def _do(setup: Setup, console: Console) -> int:
         for command in step.commands:
             _run(setup, step.name, command, console)
         _stamp(setup, step).write_text("\n".join(c.text() for c in step.commands) + "\n", "utf-8")
+        (setup.work / "stack").write_text(setup.stack.name, "utf-8")
     (setup.folder / "activate").write_text(activate.script(setup.stack, setup.folder, setup.machine), "utf-8")
     console.line(f"wrote {setup.folder / 'activate'}; in bash: source {setup.folder / 'activate'}")
     check, doctor = last(setup)
