@@ -136,3 +136,12 @@ def test_a_key_that_hydra_appends_is_given_once_and_the_users_wins(tmp_path: Pat
     made = make(tmp_path, f"{key}=eager")
     command = plan.verl_command(made.settings, made.recipe.overrides)
     assert [part for part in command if part.startswith(key)] == [f"{key}=eager"]
+
+
+@pytest.mark.parametrize("prefix", ["", "++", "~"])
+def test_a_key_that_ours_appends_is_there_for_what_the_user_does_to_it(tmp_path: Path, prefix: str) -> None:
+    key = "actor_rollout_ref.model.override_config.attn_implementation"
+    theirs = f"{prefix}{key}" if prefix == "~" else f"{prefix}{key}=eager"
+    made = make(tmp_path, theirs)
+    command = plan.verl_command(made.settings, made.recipe.overrides)
+    assert [part for part in command if key in part] == [f"+{key}={made.settings[f'+{key}']}", theirs]

@@ -255,9 +255,11 @@ def environment(recipe: Recipe, run: Run) -> dict[str, str]:
 
 def verl_command(settings: Mapping[str, object], overrides: list[str], python: str = sys.executable) -> list[str]:
     """verl's command line: our settings, then the user's overrides to the letter."""
-    theirs = {hydra_overrides.parse_override(text).key for text in overrides}
-    # Hydra appends a key once only, so that of ours has to go where the user gives it; any other key may come twice.
-    kept = {key: value for key, value in settings.items() if not (key.startswith("+") and key.lstrip("+") in theirs)}
+    parsed = [hydra_overrides.parse_override(text) for text in overrides]
+    # Hydra appends a key once only, so that of ours has to go where the user appends it; without the user's `+` it is
+    # ours that makes the key one that can be set. Any other key may come twice.
+    appended = {f"+{override.key}" for override in parsed if override.prefix == "+"}
+    kept = {key: value for key, value in settings.items() if key not in appended}
     ours = [hydra_overrides.format_override(key, value) for key, value in kept.items()]
     return [python, "-m", "verl.trainer.main_ppo", *ours, *overrides]
 
