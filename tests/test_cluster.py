@@ -15,6 +15,7 @@ from verlbox.cluster import check
 from verlbox.findings import EXIT_PREFLIGHT, Finding
 from verlbox.plan import ROOT, Plan, Rows, as_text, make, verl_command
 from verlbox.run import Run
+from verlbox.stacks import STACKS
 
 SEEN = {"python": "3.11.9", "ray": "2.60.0", "verl": "0.6.1"}
 
@@ -39,6 +40,7 @@ def plan(tmp_path: Path, *arguments: str, name: str = "smoke") -> Plan:
         ([], {}, None),
         (["cluster.nodes=2"], {}, "auto"),
         ([], {"RAY_ADDRESS": "10.0.0.7:6379"}, "10.0.0.7:6379"),
+        ([], {"RAY_ADDRESS": "local"}, None),
         (["cluster.address=10.0.0.8:6379"], {"RAY_ADDRESS": "10.0.0.7:6379"}, "10.0.0.8:6379"),
     ],
 )
@@ -119,6 +121,11 @@ def judged(tmp_path: Path, *nodes: dict[str, Any]) -> list[Finding]:
     known = {str(file): check._hash(file) for file in check._files(made)}
     filled = [{**one, "hashes": known if one["hashes"] is None else one["hashes"]} for one in nodes]
     return check.judge(made, "head:6379", {"nodes": filled})
+
+
+@pytest.mark.parametrize(("stack", "cpus"), [("cpu", 2), ("cpu-091", 6), ("npu", 2), ("cuda", 6)])
+def test_the_cpus_that_verl_reserves_count(stack: str, cpus: int) -> None:
+    assert cluster.needed(STACKS[stack], 2)["CPU"] == cpus
 
 
 def test_a_cluster_that_fits_is_passed_without_a_word(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from verlbox import findings, process, recipe
+from verlbox import cluster, findings, process, recipe
 from verlbox.cluster.check import REFUSED, SECONDS_TO_CONNECT, UNREACHABLE
 from verlbox.findings import (
     EXIT_INTERRUPTED,
@@ -69,13 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the verb and returns the run's exit code. Raises FindingsError (3 when the cluster cannot take the job)."""
-    loaded = recipe.load(recipe.find(arguments.recipe, RECIPES), arguments.overrides, files_here=False)
-    name = arguments.name or loaded.recipe.name
+    loaded = recipe.load(recipe.find(arguments.recipe, RECIPES), arguments.overrides, files_here=False).recipe
+    wanted = cluster.without_address(loaded)
+    name = arguments.name or wanted.name
     client = _connect(arguments.address)
     with process.interruptible():
         try:
             with tempfile.TemporaryDirectory(prefix="verlbox-job-") as folder:
-                Path(folder, RECIPE_FILE).write_text(recipe.resolved(loaded.recipe), encoding="utf-8")
+                Path(folder, RECIPE_FILE).write_text(recipe.resolved(wanted), encoding="utf-8")
                 job = _submit(client, arguments.address, name, entrypoint(arguments, name), folder)
         except process.Interrupted as stop:
             return _code_of(stop)
@@ -181,7 +182,11 @@ def _follow(client: JobSubmissionClient, job: str) -> int:
         stopped = stop
     if stopped is not None:
         print(f"stopping job {job} ...", file=sys.stderr)
-        client.stop_job(job)
+        try:
+            client.stop_job(job)
+        except (RuntimeError, OSError) as error:
+            print(f"it was not told: {_first_line(error)}; `ray job stop {job}` tells it", file=sys.stderr)
+            return _code_of(stopped)
         asyncio.run(_tail(client, job, output))
         return _code_of(stopped)
     info = _info(client, job)
@@ -225,18 +230,21 @@ class _Output:
 
 async def _tail(client: JobSubmissionClient, job: str, output: _Output) -> None:
     """Shows output as it comes until the job has ended, or the cluster has been silent for too long."""
-    deadline: float | None = None
+    from aiohttp import ClientError
+
+    answered = time.monotonic()
     while True:
         output.begin()
-        with contextlib.suppress(RuntimeError, OSError):  # the connection broke: the job may well go on
+        with contextlib.suppress(RuntimeError, OSError, ClientError):  # the connection broke: the job may well go on
             async for text in client.tail_job_logs(job):
                 output.show(text)
-                deadline = None
+                answered = time.monotonic()
         info = _info(client, job)
-        if info is not None and info.status.is_terminal():
-            return
-        deadline = deadline or time.monotonic() + SECONDS_TO_COME_BACK
-        if info is None and time.monotonic() > deadline:
+        if info is not None:
+            answered = time.monotonic()
+            if info.status.is_terminal():
+                return
+        if time.monotonic() > answered + SECONDS_TO_COME_BACK:
             return
         await asyncio.sleep(1.0)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +138,23 @@ def test_files_of_this_machine_are_refused_by_name(tmp_path: Path, capsys: pytes
     assert cli.main(["export", "kuberay", "smoke", "dataset.source=local", "dataset.path=/cache/gsm8k"]) == 0
 
 
-@pytest.mark.parametrize("name", ["a" * 60, "Run_1.b", "-x-"])
-def test_names_are_what_kubernetes_takes(name: str) -> None:
+@pytest.mark.parametrize("name", ["a" * 60, "Run_1.b", "-x-", "7b", "7" * 60, "___"])
+def test_names_are_what_kuberay_takes(name: str) -> None:
     made = kuberay.job_name(name)
-    assert made and len(made) <= 40 and made.strip("-") == made and made.replace("-", "").isalnum()
+    assert len(made) <= 40 and re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", made)
+
+
+def test_a_name_is_one_word_of_the_jobs_command(capsys: pytest.CaptureFixture[str]) -> None:
+    _, job = exported(capsys, "smoke", "--name", "it's $HOME")
+    words = shlex.split(job["spec"]["entrypoint"])
+    assert words[words.index("--name") + 1] == "it's $HOME"
+
+
+def test_the_recipes_own_address_stays_here(capsys: pytest.CaptureFixture[str]) -> None:
+    config, _ = exported(capsys, "smoke", "cluster.nodes=2", "cluster.address=10.0.0.7:6379")
+    assert yaml.safe_load(config["data"]["recipe.yaml"])["cluster"] == {"nodes": 2, "address": None}
+
+
+def test_a_file_that_cannot_be_written_is_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["export", "kuberay", "smoke", "--out", str(tmp_path / "absent" / "job.yaml")]) == 2
+    assert f"export-not-written] {tmp_path}/absent/job.yaml: No such file" in capsys.readouterr().err

@@ -56,6 +56,11 @@ def test_it_asks_for_the_nodes_and_devices_of_the_recipe(tmp_path: Path) -> None
     assert "#SBATCH --gpus-per-node=8\n" in text and "--num-gpus=8" in text and "CANN" not in text
 
 
+def test_the_jobs_own_cluster_is_joined_whatever_the_recipe_says(tmp_path: Path) -> None:
+    text = exported(tmp_path / "a", "smoke", "cluster.nodes=2", "cluster.address=10.0.0.7:6379")
+    assert "10.0.0.7" not in text and "export RAY_ADDRESS=$head:$port" in text
+
+
 def slurm(tmp_path: Path) -> dict[str, str]:
     """The environment of the batch step of a job on two nodes, both of them this machine."""
     programs = tmp_path / "bin"

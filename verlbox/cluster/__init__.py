@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 
 from verlbox.recipe import Recipe
-from verlbox.stacks import PlatformName
+from verlbox.stacks import PlatformName, Stack
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 # The Ray resources that one device is, by platform. verl places its workers by the first and counts devices by GPU or
@@ -23,15 +23,29 @@ RESOURCES: Mapping[PlatformName, tuple[str, ...]] = {"npu": ("NPU",), "cuda": ("
 def address(recipe: Recipe, environment: Mapping[str, str] = os.environ) -> str | None:
     """The address of the cluster that a run joins; None when it starts a Ray of its own.
 
-    The recipe's, else RAY_ADDRESS (which Ray sets in the jobs that are submitted to it), else `auto`, the cluster that
-    runs on this machine, where the recipe wants several nodes.
+    The recipe's, else RAY_ADDRESS (which Ray sets in the jobs that are submitted to it; its `local` is a Ray of one's
+    own), else `auto`, the cluster that runs on this machine, where the recipe wants several nodes.
     """
-    return recipe.cluster.address or environment.get(ADDRESS_VARIABLE) or ("auto" if recipe.cluster.nodes > 1 else None)
+    given = recipe.cluster.address or environment.get(ADDRESS_VARIABLE)
+    if given and given != "local":
+        return given
+    return "auto" if recipe.cluster.nodes > 1 else None
 
 
-def needed(platform: PlatformName, devices: int) -> dict[str, int]:
-    """What a node must have free, by Ray's names of resources: devices, and a CPU for the worker on each of them."""
-    return dict.fromkeys(("CPU", *RESOURCES[platform]), devices)
+def without_address(recipe: Recipe) -> Recipe:
+    """The recipe for a job of a cluster that tells its jobs its own address (RAY_ADDRESS)."""
+    return recipe.model_copy(update={"cluster": recipe.cluster.model_copy(update={"address": None})})
+
+
+def needed(stack: Stack, devices: int) -> dict[str, int]:
+    """What a node must have free, by Ray's names of resources: devices, and the CPUs that verl reserves beside them.
+
+    Source: the bundles of verl's placement groups (single_controller/ray/base.py, get_placement_groups), of
+    `max_colocate_count` CPUs for each device: 1 in 0.6.1 (trainer/ppo/ray_trainer.py), 3 in 0.9.1
+    (ResourcePoolManager's default).
+    """
+    cpus = 1 if stack.verl == "0.6.1" else 3
+    return {"CPU": cpus * devices, **dict.fromkeys(RESOURCES[stack.platform], devices)}
 
 
 def custom_resources(platform: PlatformName, devices: int) -> dict[str, int]:

@@ -131,7 +131,7 @@ def _unreachable(address: str, reason: str) -> Finding:
 def _request(plan: Plan, address: str) -> dict[str, Any]:
     return {
         "address": address,
-        "needed": cluster.needed(STACKS[plan.recipe.stack].platform, _devices(plan)),
+        "needed": cluster.needed(STACKS[plan.recipe.stack], _devices(plan)),
         "nodes": _nodes(plan),
         "folders": sorted({str(_existing(folder)) for folder in _folders(plan)}),
         "files": [str(file) for file in _files(plan)],
@@ -241,8 +241,9 @@ def _fits(has: Mapping[str, float], needed: Mapping[str, int]) -> bool:
 
 
 def _capacity(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    platform, devices, wanted = STACKS[plan.recipe.stack].platform, _devices(plan), _nodes(plan)
-    needed = cluster.needed(platform, devices)
+    stack, devices, wanted = STACKS[plan.recipe.stack], _devices(plan), _nodes(plan)
+    needed = cluster.needed(stack, devices)
+    options = shlex.join(cluster.node_options(stack.platform, devices))
     what = ", ".join(f"{amount} {name}" for name, amount in needed.items())
     able = [node for node in nodes if _fits(node["has"], needed)]
     free = [node for node in nodes if _fits(node["free"], needed)]
@@ -256,8 +257,7 @@ def _capacity(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> list[Finding]:
                 f"{wanted} nodes with {what} each are wanted, and {len(able)} of the cluster's {len(nodes)} have them"
                 f" ({listed('has')})",
                 why="verl would stop, or wait for ever for the others.",
-                fix=f"Add nodes (`ray start --address=... {shlex.join(cluster.node_options(platform, devices))}`),"
-                " or lower cluster.nodes or train.devices.",
+                fix=f"Add nodes (`ray start --address=... {options}`), or lower cluster.nodes or train.devices.",
             )
         ]
     if len(free) < wanted:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from pathlib import Path
+import shlex
 from typing import Any
 
 import yaml
 
 from verlbox import cluster, findings, recipe
 from verlbox.container import images
+from verlbox.export import of_recipe
 from verlbox.findings import EXIT_OK, EXIT_USAGE, FindingsError
 from verlbox.plan import PLATFORMS, ROOT
 from verlbox.recipe import Recipe
@@ -38,25 +39,18 @@ HEALTH = {"path": "/api/local_raylet_healthz", "port": 52365}  # Ray's agent on 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `export kuberay`; overrides of the recipe may follow."""
-    parser.set_defaults(takes_overrides=True)
-    parser.epilog = "Further arguments are overrides, as for `run`. The output is for `kubectl apply -f -`."
-    parser.add_argument("recipe", help="a recipe file, or the name of one in recipes/")
-    parser.add_argument("--name", help="name of the run and of the job (default: the recipe's name)")
+    of_recipe.add_arguments(parser, "kubectl apply -f -")
     parser.add_argument("--image", help="the stack's image as the Kubernetes cluster pulls it (default: as built here)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write here (default: standard output)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the manifest. Raises FindingsError."""
-    wanted = recipe.load(recipe.find(arguments.recipe, ROOT / "recipes"), arguments.overrides, files_here=False).recipe
+    wanted = of_recipe.load(arguments, files_here=False)
     name = arguments.name or wanted.name
     refuse_local_files(wanted)
     objects = manifest(wanted, name, arguments.image or images.reference(STACKS[wanted.stack]))
     text = HEAD.format(name=job_name(name)) + yaml.dump_all(objects, Dumper=_Plain, sort_keys=False, width=110)
-    if arguments.out is None:
-        print(text, end="")
-    else:
-        arguments.out.write_text(text, encoding="utf-8")
+    of_recipe.write(text, arguments.out)
     return EXIT_OK
 
 
@@ -85,8 +79,11 @@ _Plain.add_representer(str, _text)
 
 
 def job_name(name: str) -> str:
-    """A run's name as Kubernetes wants names: RFC 1123, and short enough for what KubeRay appends to it."""
-    return re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")[:40].strip("-")
+    """A run's name as KubeRay wants names: a label of RFC 1035, which begins with a letter, and short enough for what
+    KubeRay appends to it.
+    """
+    made = re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")
+    return (made if made[:1].isalpha() else f"run-{made}")[:40].strip("-")
 
 
 def refuse_local_files(wanted: Recipe) -> None:
@@ -108,7 +105,9 @@ def refuse_local_files(wanted: Recipe) -> None:
 def manifest(wanted: Recipe, name: str, image: str) -> list[dict[str, Any]]:
     """The ConfigMap and the RayJob of a recipe."""
     stack, job = STACKS[wanted.stack], job_name(name)
-    command = f"python {IN_IMAGES}/entrypoint.py run {RECIPE_FOLDER}/recipe.yaml --name {name} --runs {RUNS}"
+    command = (
+        f"python {IN_IMAGES}/entrypoint.py run {RECIPE_FOLDER}/recipe.yaml --name {shlex.quote(name)} --runs {RUNS}"
+    )
     options = {"num-gpus": str(wanted.train.devices)} if "GPU" in cluster.RESOURCES[stack.platform] else {}
     custom = cluster.custom_resources(stack.platform, wanted.train.devices)
     if custom:

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from verlbox import cluster, recipe
+from verlbox.export import of_recipe
 from verlbox.findings import EXIT_OK
 from verlbox.plan import PLATFORMS, ROOT
 from verlbox.recipe import Recipe
@@ -27,22 +28,15 @@ DEVICES: dict[PlatformName, str] = {"cuda": "#SBATCH --gpus-per-node={}\n", "npu
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `export slurm`; overrides of the recipe may follow."""
-    parser.set_defaults(takes_overrides=True)
-    parser.epilog = "Further arguments are overrides, as for `run`. The output is for `sbatch --time=... FILE`."
-    parser.add_argument("recipe", help="a recipe file, or the name of one in recipes/")
-    parser.add_argument("--name", help="name of the run and of the job (default: the recipe's name)")
+    of_recipe.add_arguments(parser, "sbatch --time=... FILE")
     parser.add_argument("--runs", help="folder that holds the runs (default: $VERLBOX_RUNS, else ./runs)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write here (default: standard output)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the script. Raises FindingsError."""
-    wanted = recipe.load(recipe.find(arguments.recipe, ROOT / "recipes"), arguments.overrides).recipe
+    wanted = of_recipe.load(arguments, files_here=True)
     text = script(wanted, arguments.name or wanted.name, runs_folder(arguments.runs), Path(sys.executable).parent)
-    if arguments.out is None:
-        print(text, end="")
-    else:
-        arguments.out.write_text(text, encoding="utf-8")
+    of_recipe.write(text, arguments.out)
     return EXIT_OK
 
 
@@ -52,7 +46,6 @@ def script(wanted: Recipe, name: str, runs: Path, programs: Path) -> str:
     devices, nodes = wanted.train.devices, wanted.cluster.nodes
     variables = PLATFORMS[stack.name].environment(wanted.train.seed)
     return SCRIPT.format(
-        name=name,
         job=shlex.quote(name),
         nodes=nodes,
         cpus=max(4, 8 * devices),
@@ -93,7 +86,7 @@ SCRIPT = r"""#!/bin/bash
 #   sbatch --partition=... --time=... FILE
 #
 # Submitted again, or requeued after a node has failed, it goes on from the run's last checkpoint.
-#SBATCH --job-name={name}
+#SBATCH --job-name={job}
 #SBATCH --nodes={nodes}
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task={cpus}

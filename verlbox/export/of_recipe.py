@@ -1,0 +1,42 @@
+"""What the formats that run a recipe on other systems share: their arguments, the recipe, and where the text goes."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from verlbox import cluster, findings, recipe
+from verlbox.findings import EXIT_USAGE, FindingsError
+from verlbox.plan import ROOT
+from verlbox.recipe import Recipe
+
+NOT_WRITTEN = findings.register("export-not-written", "error", "The exported file could not be written.")
+
+
+def add_arguments(parser: argparse.ArgumentParser, use: str) -> None:
+    """The arguments of such a format, overrides after them; `use` is the command that takes the output."""
+    parser.set_defaults(takes_overrides=True)
+    parser.epilog = f"Further arguments are overrides, as for `run`. The output is for `{use}`."
+    parser.add_argument("recipe", help="a recipe file, or the name of one in recipes/")
+    parser.add_argument("--name", help="name of the run and of the job (default: the recipe's name)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write here (default: standard output)")
+
+
+def load(arguments: argparse.Namespace, *, files_here: bool) -> Recipe:
+    """The recipe with its overrides, for a cluster of the job's own. `files_here` and errors as in recipe.load."""
+    path = recipe.find(arguments.recipe, ROOT / "recipes")
+    return cluster.without_address(recipe.load(path, arguments.overrides, files_here=files_here).recipe)
+
+
+def write(text: str, out: Path | None) -> None:
+    """Writes to a file, or to standard output. Raises FindingsError when the file cannot be written."""
+    if out is None:
+        print(text, end="")
+        return
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise FindingsError(
+            NOT_WRITTEN.finding(f"{out}: {error.strerror}", why="Nothing was exported.", fix="Name another file."),
+            EXIT_USAGE,
+        ) from error
