@@ -63,6 +63,26 @@ def exported(run: Path) -> Path:
     return run / "export" / "opencompass"
 
 
+def test_what_else_is_in_the_folder_stays_when_it_is_written_again(tmp_path: Path) -> None:
+    run = math_run(tmp_path)
+    results = exported(run) / "outputs" / "summary.csv"  # OpenCompass's own work_dir
+    results.parent.mkdir()
+    results.touch()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes").touch()
+    exported(run)
+    assert results.exists()
+    assert cli.main(["export", "opencompass", str(run), "--out", str(tmp_path / "mine")]) == 0
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["eval_math.py", "math", "notes"]
+
+
+def test_a_folder_that_cannot_be_made_is_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = math_run(tmp_path)
+    (tmp_path / "file").touch()
+    assert cli.main(["export", "opencompass", str(run), "--out", str(tmp_path / "file")]) == 2
+    assert "export-not-written" in capsys.readouterr().err
+
+
 def test_math_problems_are_written_as_the_loader_reads_them(tmp_path: Path) -> None:
     out = exported(math_run(tmp_path))
     written = json.loads((out / "math" / "math.json").read_text(encoding="utf-8"))

@@ -36,7 +36,12 @@ def write(text: str, out: Path | None) -> None:
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise FindingsError(
-            NOT_WRITTEN.finding(f"{out}: {error.strerror}", why="Nothing was exported.", fix="Name another file."),
-            EXIT_USAGE,
-        ) from error
+        raise not_written(out, error) from error
+
+
+def not_written(out: Path, error: OSError) -> FindingsError:
+    """What is said when `out` cannot be written."""
+    return FindingsError(
+        NOT_WRITTEN.finding(f"{out}: {error.strerror}", why="Nothing can be exported to there.", fix="Name another."),
+        EXIT_USAGE,
+    )

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from verlbox.export import of_recipe
 from verlbox.findings import EXIT_OK
 
 HELP = "base and trained model of a run for OpenCompass, with the run's prompt and data"
@@ -48,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Writes the files; prints their paths and the command. Raises FindingsError when a model or the data is absent."""
     from verlbox import pipeline
     from verlbox.ask import models_of
-    from verlbox.run import open_run, replacing, runs_folder
+    from verlbox.run import open_run, runs_folder, write_atomic
 
     opened = open_run(arguments.run, runs_folder(arguments.runs))
     loaded = pipeline.stored_recipe(opened)
@@ -57,22 +60,26 @@ def run(arguments: argparse.Namespace) -> int:
     assert download is not None, "there is a base model, which that stage makes"
     raw = Path(download.details["dataset"]["path"])
     out = (arguments.out or opened.path / "export" / "opencompass").resolve()
-    effective = pipeline.make_plan(loaded, opened).effective
+    effective = pipeline.make_plan(loaded, opened, lint=False).effective
     recipe = loaded.recipe
     harness = HARNESSES[recipe.dataset.format]
-    with replacing(out) as folder:
-        counts = write_data(raw, recipe.dataset.format, harness, folder / harness.folder)
-        name = f"eval_{opened.name}.py".replace("-", "_")
-        text = configuration(opened.name, recipe, effective, models, harness, out / harness.folder)
-        (folder / name).write_text(text, encoding="utf-8")
-    for file in sorted(path for path in out.rglob("*") if path.is_file()):
-        print(file)
-    print(f"# {counts} test problems; where OpenCompass is installed: opencompass {out / name}")
+    problems, files = data_files(raw, recipe.dataset.format, harness)
+    config = out / f"eval_{re.sub(r'[^A-Za-z0-9]', '_', opened.name)}.py"
+    text = configuration(opened.name, recipe, effective, models, harness, out / harness.folder)
+    # File by file: OpenCompass puts its results into the same folder, which may be one of the user's own too.
+    written = {**{out / harness.folder / name: content for name, content in files.items()}, config: text}
+    try:
+        for file, content in written.items():
+            write_atomic(file, content)
+            print(file)
+    except OSError as error:
+        raise of_recipe.not_written(out, error) from error
+    print(f"# {problems} test problems; where OpenCompass is installed: opencompass {shlex.quote(str(config))}")
     return EXIT_OK
 
 
-def write_data(raw: Path, format: str, harness: Harness, folder: Path) -> int:
-    """The data set as OpenCompass reads it, unfiltered, and returns the number of test problems.
+def data_files(raw: Path, format: str, harness: Harness) -> tuple[int, dict[str, str]]:
+    """The number of test problems, and the data set as OpenCompass reads it, unfiltered: file name -> content.
 
     MATHDataset.load reads math.json, {"0": {"problem", "solution"}, ...}; GSM8KDataset.load reads train.jsonl and
     test.jsonl. Rows that no recipe could use (without an answer, say) are left out, over-long prompts are not. Raises
@@ -80,7 +87,6 @@ def write_data(raw: Path, format: str, harness: Harness, folder: Path) -> int:
     """
     from verlbox.datasets import DATASETS, convert, named, read
 
-    folder.mkdir(parents=True)
     kept: dict[str, list[dict[str, Any]]] = {}
     for split in ("test",) if format == "math_lighteval" else ("train", "test"):
         records = read(raw, split)
@@ -94,12 +100,13 @@ def write_data(raw: Path, format: str, harness: Harness, folder: Path) -> int:
             kept[split].append({harness.question: row.question, answer: record[answer], **beside})
     if format == "math_lighteval":
         numbered = {str(index): row for index, row in enumerate(kept["test"])}
-        (folder / "math.json").write_text(json.dumps(numbered, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        files = {"math.json": json.dumps(numbered, ensure_ascii=False, indent=1) + "\n"}
     else:
-        for split, listed in kept.items():
-            lines = (json.dumps(row, ensure_ascii=False) for row in listed)
-            (folder / f"{split}.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return len(kept["test"])
+        files = {
+            f"{split}.jsonl": "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in listed)
+            for split, listed in kept.items()
+        }
+    return len(kept["test"]), files
 
 
 def configuration(
