@@ -15,7 +15,7 @@ from tests.doctor.recorded import Recorded
 from verlbox.doctor import checks, software
 from verlbox.doctor.machine import Reply
 from verlbox.findings import Finding
-from verlbox.recipe import Recipe
+from verlbox.recipe import Cluster, Recipe
 
 GIB = 2**30
 TOOLKIT = "/usr/local/Ascend/ascend-toolkit/latest"
@@ -52,6 +52,15 @@ def test_a_healthy_machine_with_a_recipe_of_eight_devices_or_one(tree: str, tmp_
     machine.recipe = recipe(machine.stack.name)
     assert look(machine) == []
     assert machine.asked, "the sources of a hub model are asked"
+
+
+def test_a_recipe_of_several_nodes_may_name_its_cluster_in_the_environment(tmp_path: Path) -> None:
+    machine = Recorded("cuda-h200", tmp_path)
+    machine.environment["RAY_ADDRESS"] = "10.0.0.1:6379"
+    machine.recipe = recipe(machine.stack.name)
+    assert [finding.code for finding in look(machine)] == ["ray-address"]
+    machine.recipe = machine.recipe.model_copy(update={"cluster": Cluster(nodes=2)})
+    assert look(machine) == []
 
 
 def busy(m: Recorded) -> None:

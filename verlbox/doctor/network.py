@@ -118,13 +118,15 @@ def _judge(what: str, names: list[str], addresses: Mapping[str, str], replies: M
 
 
 def ray(subject: Subject) -> Checked:
-    """Whether Ray will start a cluster of its own, and whether its usual ports are free."""
+    """Whether a run of one node will have a Ray of its own, and whether Ray's usual ports are free."""
     machine = subject.machine
     listening = {port for table in ("tcp", "tcp6") for port in _listening(machine.read(f"/proc/net/{table}") or "")}
     taken = {port: use for port, use in RAY_PORTS.items() if port in listening}
     problems: list[Finding] = []
     repairs: list[Repair] = []
-    if address := machine.environment.get("RAY_ADDRESS"):
+    wants_a_cluster = subject.recipe is not None and subject.recipe.cluster.nodes > 1
+    address = machine.environment.get("RAY_ADDRESS", "local")
+    if address not in ("", "local") and not wants_a_cluster:
         problems.append(
             RAY_RUNNING.finding(
                 f"RAY_ADDRESS={address} is set",
