@@ -189,6 +189,17 @@ def test_what_no_cluster_can_mean_is_said_before_any_is_asked(tmp_path: Path, ar
     assert ([finding.code for finding in found], nodes) == ([code], {})
 
 
+@pytest.mark.parametrize("address", ["http://127.0.0.1:8265", "127.0.0.1:{port}"])
+def test_an_address_that_the_environment_happens_to_hold_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", given := address.format(port=closed_port()))
+    ((finding,), _) = check.look(plan(tmp_path), given)
+    assert "unset it for a Ray of the run's own" in finding.fix
+    ((finding,), _) = check.look(plan(tmp_path, f"cluster.address={given}"), given)
+    assert "unset" not in finding.fix
+
+
 def closed_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +55,12 @@ REFUSED_BY_RAY = ("num_cpus", "num_gpus", "resources", "labels", "object_store_m
 
 def look(plan: Plan, address: str) -> tuple[list[Finding], dict[str, str]]:
     """Everything that keeps the cluster at an address from carrying the plan, and the cluster's nodes (id -> name)."""
-    found = [*_wrong_address(address), *_own_settings(plan)]
-    if found:
+    wrong = _wrong_address(address)
+    if wrong or (address != "auto" and not _listens(address)):
+        found = wrong or [_unreachable(address, f"nothing listens on {address}")]
+        return [*(_by_environment(plan, address, one) for one in found), *_own_settings(plan)], {}
+    if found := _own_settings(plan):
         return found, {}
-    if address != "auto" and not _listens(address):
-        return [_unreachable(address, f"nothing listens on {address}")], {}
     answer = _probe(_request(plan, address))
     return judge(plan, address, answer), {node["id"]: node["name"] for node in answer.get("nodes", [])}
 
@@ -95,6 +97,14 @@ def _wrong_address(address: str) -> list[Finding]:
             "For instance HEAD:6379.",
         )
     return [WRONG_VALUE.finding(f"the cluster's address is {address}", why=why, fix=fix)]
+
+
+def _by_environment(plan: Plan, address: str, finding: Finding) -> Finding:
+    """The finding with a word on RAY_ADDRESS where the address is from there: other programs set it as well."""
+    if address == "auto" or plan.recipe.cluster.address or plan.recipe.cluster.nodes > 1:
+        return finding
+    fix = f"{finding.fix} The address is that of {cluster.ADDRESS_VARIABLE}: unset it for a Ray of the run's own."
+    return replace(finding, fix=fix)
 
 
 def _own_settings(plan: Plan) -> list[Finding]:
