@@ -84,3 +84,10 @@ def test_the_critic_of_verl_091_climbs_down_by_the_budget_that_it_reads() -> Non
     effective |= {"algorithm.adv_estimator": "grpo", "critic.ppo_infer_max_token_len_per_gpu": 4096}
     rung = ladder.next_rung(effective, "critic.fsdp")
     assert rung is not None and "++critic.ppo_infer_max_token_len_per_gpu" not in rung
+
+
+def test_the_critic_of_verl_091_climbs_down_by_rows_where_it_goes_by_rows() -> None:
+    rows = {"critic.fsdp.use_dynamic_bsz": False, "critic.fsdp.micro_batch_size_per_gpu": 6}
+    rows["critic.fsdp.infer_micro_batch_size_per_gpu"] = 1
+    rung = ladder.next_rung({f"{ROLLOUT}.gpu_memory_utilization": 0.3, **rows}, "critic.fsdp")
+    assert rung == {"++critic.fsdp.micro_batch_size_per_gpu": 3}

@@ -129,6 +129,9 @@ def test_verl_0_9_1_gets_the_critics_micro_batches_under_the_names_that_it_reads
         "+critic.fsdp.infer_micro_batch_size_per_gpu": 4,
     }
     assert not any("micro_batch" in key and key.startswith("+critic") for key in made["smoke-ppo"])  # verl 0.6.1
+    loaded = recipe.load(recipes / "cuda-ppo-article.yaml", ["critic.ppo_micro_batch_size_per_gpu=2"])
+    overridden = plan.make(loaded, Run(tmp_path), plan.Rows(7473, 1319, ""), 512).effective
+    assert overridden["critic.fsdp.micro_batch_size_per_gpu"] == 2
 
 
 def test_a_key_that_hydra_appends_is_given_once_and_the_users_wins(tmp_path: Path) -> None:

@@ -25,6 +25,9 @@ BUDGETS = (
 )
 # verl 0.9.1 gives the critic's engine this budget only (trainer/ppo/v1/trainer_base.py, _setup), with this default.
 CRITIC_BUDGET_091, CRITIC_TOKENS_091 = "critic.ppo_infer_max_token_len_per_gpu", 32768
+# Unless its engine goes by rows, as the plan has it for a recipe with micro-batches (plan.critic_batches).
+CRITIC_BY_TOKENS_091 = "critic.fsdp.use_dynamic_bsz"
+CRITIC_ROWS_091 = ("critic.fsdp.micro_batch_size_per_gpu", "critic.fsdp.infer_micro_batch_size_per_gpu")
 COMPILE = ("actor_rollout_ref.actor.use_torch_compile", "actor_rollout_ref.ref.use_torch_compile")
 
 
@@ -57,7 +60,7 @@ def _smaller(effective: Mapping[str, object]) -> dict[str, Any]:
     for key in MICRO_BATCHES:
         value = effective.get(key)
         if isinstance(value, int) and value > 1:
-            halved[key] = next(size for size in range(value // 2, 0, -1) if value % size == 0)
+            halved[key] = _divisor(value)
     for key in BUDGETS:
         value = effective.get(key)
         if isinstance(value, int) and value > longest:
@@ -65,9 +68,17 @@ def _smaller(effective: Mapping[str, object]) -> dict[str, Any]:
     return halved
 
 
+def _divisor(size: int) -> int:
+    """The largest divisor of a size above 1 that is at most half of it."""
+    return next(part for part in range(size // 2, 0, -1) if size % part == 0)
+
+
 def _smaller_critic_091(effective: Mapping[str, object], critic_fsdp: str) -> dict[str, Any]:
     if critic_fsdp != "critic.fsdp" or effective.get("algorithm.adv_estimator", "gae") != "gae":
         return {}
+    if effective.get(CRITIC_BY_TOKENS_091) is False:
+        rows = {key: value for key in CRITIC_ROWS_091 if isinstance(value := effective.get(key), int) and value > 1}
+        return {f"++{key}": _divisor(value) for key, value in rows.items()}
     tokens, longest = effective.get(CRITIC_BUDGET_091, CRITIC_TOKENS_091), _longest(effective)
     if not isinstance(tokens, int) or tokens <= longest:
         return {}

@@ -149,7 +149,7 @@ def compile_settings(recipe: Recipe, run: Run, rows: Rows, prompt_length: int | 
     if own.get("algorithm.adv_estimator", "gae") == "gae":
         settings["critic.model.path"] = str(base_model(run))
         settings["critic.model.tokenizer_path"] = str(base_model(run))
-        settings.update(critic_batches(own, stack.verl))
+        settings.update(critic_batches(effective_settings(own, recipe.overrides), stack.verl))
     settings.update(own)
     if recipe.train.steps is not None:
         settings["trainer.total_training_steps"] = recipe.train.steps
@@ -160,15 +160,15 @@ def compile_settings(recipe: Recipe, run: Run, rows: Rows, prompt_length: int | 
     return settings
 
 
-def critic_batches(own: Mapping[str, object], verl: str) -> dict[str, object]:
-    """verl 0.9.1's names for the critic's micro-batches, from the names that both versions have.
+def critic_batches(named: Mapping[str, object], verl: str) -> dict[str, object]:
+    """verl 0.9.1's names for the critic's micro-batches, from the names that both versions have (`named`, the recipe's
+    settings with the user's overrides).
 
     It reads only its engine's keys (trainer/ppo/v1/trainer_base.py, _setup; workers/config/engine.py): without them a
     critic packs 32,768 tokens into a micro-batch, whatever critic.ppo_micro_batch_size_per_gpu and its like say.
     """
     if verl == "0.6.1":
         return {}
-    named = {key.lstrip("+"): value for key, value in own.items()}
     if named.get("critic.use_dynamic_bsz") is True:
         budget = named.get("critic.ppo_max_token_len_per_gpu")
         return {} if budget is None else {"+critic.ppo_infer_max_token_len_per_gpu": budget}
