@@ -189,6 +189,23 @@ def test_what_no_cluster_can_mean_is_said_before_any_is_asked(tmp_path: Path, ar
     assert ([finding.code for finding in found], nodes) == ([code], {})
 
 
+@pytest.mark.parametrize(
+    ("words", "folders", "model_file"),
+    [
+        ([], 1, False),
+        (["model.source=huggingface", "model.name=Qwen/Qwen2.5-0.5B"], 2, False),
+        (["model.source=local", "model.path={here}"], 1, True),
+        (["model.source=random", "model.name=Qwen/Qwen2.5-0.5B", "model.path={here}"], 2, False),
+    ],
+)
+def test_what_nodes_have_to_see_follows_from_where_the_model_lies(
+    tmp_path: Path, words: list[str], folders: int, model_file: bool
+) -> None:
+    made = plan(tmp_path, *(word.format(here=tmp_path) for word in words))
+    assert len(check._folders(made)) == folders
+    assert (tmp_path / "config.json" in check._files(made)) is model_file
+
+
 @pytest.mark.parametrize("address", ["http://127.0.0.1:8265", "127.0.0.1:{port}"])
 def test_an_address_that_the_environment_happens_to_hold_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str

@@ -165,18 +165,18 @@ def _existing(folder: Path) -> Path:
 
 
 def _folders(plan: Plan) -> list[Path]:
-    """What all nodes read and write: the run, and the cache where its model comes from a hub."""
+    """What all nodes read and write: the run, and the cache where its model lies there."""
     from verlbox.stages.download import cache_folder
 
-    from_hub = plan.recipe.model.path is None and plan.recipe.model.source != "bundled"
-    return [plan.run.path, *([cache_folder().resolve()] if from_hub else [])]
+    in_cache = plan.recipe.model.source not in ("local", "bundled")
+    return [plan.run.path, *([cache_folder().resolve()] if in_cache else [])]
 
 
 def _files(plan: Plan) -> list[Path]:
     """What of verlbox is loaded inside verl's workers, and the configuration of a model that lies outside the cache."""
     package = ROOT / "verlbox"
     code = [package / "__init__.py", *package.glob("rewards/*.py"), *package.glob("platforms/*.py")]
-    own = plan.recipe.model.path
+    own = plan.recipe.model.path if plan.recipe.model.source == "local" else None
     return sorted(code) + ([Path(own) / "config.json"] if own else [])
 
 
