@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from verlbox.findings import FindingsError
-from verlbox.run import Marker, Run, changes, replacing, set_aside, write_atomic
+from verlbox.run import Marker, Run, changes, place, replacing, set_aside, write_atomic
 
 
 def marker(run: Run, **inputs: object) -> Marker:
@@ -105,3 +105,14 @@ def test_markers_are_readable_json(tmp_path: Path) -> None:
     run.write_marker(marker(run, epochs=1))
     content = json.loads(run.marker_path("train").read_text())
     assert content["outputs"]["out"]["sha256"] == "ed7002b439e9ac845f22357d822bac1444730fbdb6016d3ec9432297b9ec9f73"
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "a/b", ".hidden", "", " ", ".."])
+def test_a_runs_name_does_not_lead_out_of_the_folder_of_runs(name: str, tmp_path: Path) -> None:
+    with pytest.raises(FindingsError) as error:
+        place(str(tmp_path), name)
+    assert (error.value.findings[0].code, error.value.exit_code) == ("run-name", 2)
+
+
+def test_any_other_name_is_a_folder_beside_the_others(tmp_path: Path) -> None:
+    assert place(str(tmp_path), "Seed 2 (again)").path == tmp_path / "Seed 2 (again)"

@@ -134,12 +134,12 @@ def _run(arguments: argparse.Namespace) -> int:
     from verlbox import console, pipeline, process, recipe, run
 
     loaded = recipe.load(recipe.find(arguments.recipe, RECIPES), arguments.overrides)
-    folder = run.runs_folder(arguments.runs) / (arguments.name or loaded.recipe.name)
+    target = run.place(arguments.runs, arguments.name or loaded.recipe.name)
     options = pipeline.Options(arguments.first, arguments.last, arguments.accept_drift, arguments.offline)
     try:
-        return pipeline.run(loaded, run.Run(folder), options, console.standard())
+        return pipeline.run(loaded, target, options, console.standard())
     except process.Interrupted as stop:
-        print(f"interrupted; the same command goes on with {folder}", file=sys.stderr)
+        print(f"interrupted; the same command goes on with {target.path}", file=sys.stderr)
         return {2: EXIT_INTERRUPTED, 15: EXIT_TERMINATED}[stop.signum]
 
 
@@ -147,7 +147,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     from verlbox import fit, pipeline, plan, recipe, run
 
     loaded = recipe.load(recipe.find(arguments.recipe, RECIPES), arguments.overrides)
-    target = run.Run(run.runs_folder(arguments.runs) / (arguments.name or loaded.recipe.name))
+    target = run.place(arguments.runs, arguments.name or loaded.recipe.name)
     made = pipeline.make_plan(loaded, target)
     script = plan.script(made, loaded.path.resolve(), arguments.overrides)
     memory, problems = fit.describe(made, arguments.card, arguments.fit)

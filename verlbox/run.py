@@ -22,6 +22,7 @@ from verlbox import findings
 from verlbox.findings import EXIT_USAGE, FindingsError
 
 RUN_LOCKED = findings.register("run-locked", "error", "Another process is working on the same run directory.")
+RUN_NAME = findings.register("run-name", "error", "A run's name is no name of a folder.")
 RUN_UNREADABLE = findings.register("run-unreadable", "error", "A run directory is missing, or a file in it is damaged.")
 
 STAGES = ("download", "preprocess", "train", "merge", "evaluate", "report")  # a run's stages, in their order
@@ -291,6 +292,20 @@ class Run:
 
 def runs_folder(option: str | None) -> Path:
     return Path(option or os.environ.get(RUNS_VARIABLE) or "runs").resolve()
+
+
+def place(option: str | None, name: str) -> Run:
+    """Where a run of this name is or will be. Raises FindingsError for a name that leads out of the folder of runs."""
+    if not name.strip() or name.startswith(".") or "/" in name or "\0" in name:
+        raise FindingsError(
+            RUN_NAME.finding(
+                f"--name {name!r} is not the name of a folder",
+                why="Runs lie side by side in one folder.",
+                fix="Take a name without a slash and not beginning with a dot; --runs says where the runs are.",
+            ),
+            EXIT_USAGE,
+        )
+    return Run(runs_folder(option) / name)
 
 
 def open_run(name: str, folder: Path) -> Run:

@@ -15,7 +15,7 @@ import pytest
 
 from verlbox.container import command, engine, images, launch
 from verlbox.container.devices import Chosen
-from verlbox.findings import EXIT_OK, EXIT_PREFLIGHT, FindingsError
+from verlbox.findings import EXIT_OK, EXIT_PREFLIGHT, EXIT_USAGE, FindingsError
 from verlbox.recipe import load
 from verlbox.run import Run
 from verlbox.stacks import STACKS
@@ -70,7 +70,7 @@ def test_the_printed_command_says_what_the_engine_is_asked_for(tmp_path: Path) -
     own, asked = launch.create_arguments(_contained("npu-grpo", chosen, {}, tmp_path))
     runs, driver = f"{tmp_path}/runs", "/usr/local/Ascend/driver/lib64"
     for option in (
-        "--name=verlbox-a run",
+        "--name=verlbox-a-run",
         "--user=1234:5",
         "--read-only",
         "--cap-drop=ALL",
@@ -246,7 +246,7 @@ def test_a_failed_build_is_told_from_a_missing_network(output: Sequence[str], co
     [
         ('could not select device driver "nvidia" with capabilities: [[gpu]]', "nvidia-container-toolkit"),
         ('error gathering device information while adding custom device "/dev/davinci0"', "doctor"),
-        ("Conflict. The container name is already in use by container", "docker rm verlbox-a run"),
+        ("Conflict. The container name is already in use by container", "docker rm verlbox-a-run"),
     ],
 )
 def test_a_refusal_of_the_engine_comes_with_its_fix(text: str, fix: str, tmp_path: Path) -> None:
@@ -262,3 +262,20 @@ def test_an_engine_error_is_told_by_its_cause() -> None:
     assert engine.explain(RuntimeError(denied)).code == "engine-denied"
     absent = "('Connection aborted.', FileNotFoundError(2, 'No such file or directory'))"
     assert "there is no socket" in engine.explain(RuntimeError(absent)).what
+
+
+def test_a_recipe_that_joins_a_cluster_is_refused_and_sent_to_submit() -> None:
+    for words in (("smoke", "cluster.nodes=2"), ("smoke", "cluster.address=head:6379")):
+        with pytest.raises(FindingsError) as error:
+            command.run(_arguments(*words, "--dry-run"))
+        assert error.value.exit_code == EXIT_USAGE
+        (finding,) = error.value.findings
+        assert finding.code == "launch-several-machines"
+        assert "submit" in finding.fix
+
+
+def test_the_container_sees_the_folder_of_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tokenizer").mkdir()
+    words = ("model.name=Qwen/Qwen2.5-0.5B", "model.source=random", f"model.path={tmp_path / 'tokenizer'}")
+    command.run(_arguments("smoke", *words, "--dry-run", "--runs", str(tmp_path / "runs")))
+    assert f"{tmp_path / 'tokenizer'}" in capsys.readouterr().out

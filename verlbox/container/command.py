@@ -12,10 +12,12 @@ from verlbox import run as runs
 from verlbox.console import standard
 from verlbox.container import devices, engine, images, launch
 from verlbox.doctor.machine import Machine, here
-from verlbox.findings import EXIT_OK, EXIT_PREFLIGHT, Finding, FindingsError
+from verlbox.findings import EXIT_OK, EXIT_PREFLIGHT, EXIT_USAGE, Finding, FindingsError
 from verlbox.recipe import Loaded
 from verlbox.stacks import STACKS
 from verlbox.stages.download import cache_folder
+
+SEVERAL_MACHINES = findings.register("launch-several-machines", "error", "launch cannot join a Ray cluster.")
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -44,7 +46,8 @@ def _numbers(text: str) -> tuple[int, ...]:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the verb and returns the container's exit code. Raises FindingsError (3 when this host cannot run it)."""
     loaded = recipe.load(recipe.find(arguments.recipe, RECIPES), arguments.overrides)
-    target = runs.Run(runs.runs_folder(arguments.runs) / (arguments.name or loaded.recipe.name))
+    target = runs.place(arguments.runs, arguments.name or loaded.recipe.name)
+    _refuse_cluster(loaded)
     if arguments.dry_run:
         contained, problems = _contained(arguments, loaded, target, here(), {}, rootless=False)
         print(launch.as_text(launch.docker_command(contained)))
@@ -98,10 +101,26 @@ def _contained(
     return contained, [*problems, *missing]
 
 
+def _refuse_cluster(loaded: Loaded) -> None:
+    """Raises FindingsError for a recipe that joins a Ray cluster: the container has no way to it."""
+    wanted = loaded.recipe.cluster
+    if wanted.nodes > 1 or wanted.address:
+        raise FindingsError(
+            SEVERAL_MACHINES.finding(
+                f"{loaded.recipe.name} joins a Ray cluster ({wanted.address or f'{wanted.nodes} nodes'})",
+                why="launch starts one container on this machine, and that container is no node of the cluster.",
+                fix="Hand the recipe to the cluster: entrypoint.py submit RECIPE --address http://HEAD:8265"
+                " (docs/cluster.md).",
+                where=loaded.places.get("cluster", str(loaded.path)),
+            ),
+            EXIT_USAGE,
+        )
+
+
 def _inputs(loaded: Loaded) -> list[Path]:
-    """What the container reads of the host: the recipe's file, and a local model or data set."""
+    """What the container reads of the host: the recipe's file, and a model, tokenizer or data set that lies here."""
     sections = (loaded.recipe.model, loaded.recipe.dataset)
-    return [loaded.path.resolve(), *(Path(s.path) for s in sections if s.source == "local" and s.path)]
+    return [loaded.path.resolve(), *(Path(section.path) for section in sections if section.path)]
 
 
 def _command(arguments: argparse.Namespace, loaded: Loaded, target: runs.Run) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -97,7 +98,7 @@ def describe(
     written = dict.fromkeys((str(run.path.parent), str(cache)))
     read = dict.fromkeys((*(str(path) for path in inputs), *devices.mounts))
     return Contained(
-        name=f"verlbox-{run.name}",
+        name=f"verlbox-{re.sub('[^A-Za-z0-9_.-]', '-', run.name)}",
         image=image,
         command=tuple(command),
         user=user,
