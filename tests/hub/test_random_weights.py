@@ -39,16 +39,29 @@ def test_a_model_of_the_shape_is_written_whole(tmp_path: Path, monkeypatch: pyte
 def test_with_its_tokenizer_the_folder_is_a_complete_model_that_is_not_made_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One process makes it, others wait for it; another tokenizer is another model."""
     monkeypatch.setattr(memory, "KNOWN_CONFIGS", {"Tiny": TINY})
-    folder = tmp_path / "models" / "Some--Tiny--random"
-    folder.mkdir(parents=True)
-    random_weights.make("Some/Tiny", folder)
-    before = (folder / "model.safetensors").stat().st_mtime_ns
-    fetched = fetch_model(ModelSpec("Some/Tiny", ("random",), path=TOKENIZER), tmp_path, offline=True)
-    assert fetched.path == folder
+    script = tmp_path / "make.py"  # in place of the module: the process does not know the shape of this test
+    script.write_text(
+        f"import sys\nfrom pathlib import Path\nfrom verlbox import memory\nfrom verlbox.hub import random_weights\n"
+        f"memory.KNOWN_CONFIGS = {{'Tiny': {TINY!r}}}\nrandom_weights.make(sys.argv[1], Path(sys.argv[2]))\n"
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(random_weights, "__file__", str(script))
+        patch.setattr(random_weights, "ROOT", Path(__file__).parents[2])
+        fetched = fetch_model(ModelSpec("Some/Tiny", ("random",), path=TOKENIZER), tmp_path, offline=True)
     assert fetched.source == "random"
-    assert model_findings(folder) == []
-    assert (folder / "model.safetensors").stat().st_mtime_ns == before
+    assert model_findings(fetched.path) == []
+    before = (fetched.path / "model.safetensors").stat().st_mtime_ns
+    again = fetch_model(ModelSpec("Some/Tiny", ("random",), path=TOKENIZER), tmp_path, offline=True)
+    assert again.path == fetched.path
+    assert (fetched.path / "model.safetensors").stat().st_mtime_ns == before
+    other = tmp_path / "tokenizer"
+    other.mkdir()
+    (other / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(FindingsError):  # its weights cannot be made here; the first model's are not taken
+        fetch_model(ModelSpec("Some/Tiny", ("random",), path=other), tmp_path, offline=True)
+    assert model_findings(fetched.path) == []
 
 
 def test_a_shape_that_is_not_known_is_a_finding(tmp_path: Path) -> None:

@@ -11,15 +11,17 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from verlbox import memory
 from verlbox.findings import EXIT_STAGE, FindingsError, register
+from verlbox.hub import verify
 
 UNKNOWN = register("random-model-unknown", "error", "source: random asks for a model whose shape is not known.")
 FAILED = register("random-model-failed", "error", "The random weights could not be made.")
 
+ROOT = Path(__file__).parents[2]
 SEED = 1
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json")
 # What the planner's table leaves out of Qwen2.5's config.json (and generation_config.json: eos_token_id).
@@ -47,18 +49,19 @@ def path(name: str, tokenizer: Path, cache: Path) -> Path:
         )
     from filelock import FileLock
 
-    folder = cache / "models" / f"{name.replace('/', '--')}--random"
+    files = {file: verify.hashes(tokenizer / file)[0] for file in TOKENIZER_FILES if (tokenizer / file).is_file()}
+    folder = cache / "models" / f"{name.replace('/', '--')}--random-{verify.digest(files)[:8]}"
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):  # of two runs that need it at once, one makes it
-        _complete(folder, name, tokenizer)
+        _complete(folder, name, [tokenizer / file for file in files])
     return folder
 
 
-def _complete(folder: Path, name: str, tokenizer: Path) -> None:
+def _complete(folder: Path, name: str, tokenizer: Sequence[Path]) -> None:
     if not (folder / "model.safetensors").is_file():
         # A process of its own: whoever runs a pipeline should not hold torch for the rest of it.
         command = [sys.executable, __file__, name, str(folder)]
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(Path(__file__).parents[2])}
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
         made = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
         if made.returncode != 0:
             raise FindingsError(
@@ -69,9 +72,11 @@ def _complete(folder: Path, name: str, tokenizer: Path) -> None:
                 ),
                 EXIT_STAGE,
             )
-    for file in TOKENIZER_FILES:
-        if (tokenizer / file).is_file():
-            shutil.copyfile(tokenizer / file, folder / file)
+    for file in tokenizer:
+        if not (folder / file.name).is_file():
+            partial = folder / f".{file.name}.partial"
+            shutil.copyfile(file, partial)
+            partial.replace(folder / file.name)
 
 
 def make(name: str, folder: Path) -> None:
