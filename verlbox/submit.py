@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import secrets
 import shlex
+import signal
 import socket
 import sys
 import tempfile
@@ -45,6 +46,7 @@ RECIPES = ROOT / "recipes"
 IN_IMAGES = "/opt/verlbox"  # where verlbox's images have verlbox
 RECIPE_FILE = "recipe.yaml"
 GRACE = process.GRACE_SECONDS + 40  # a run that is told to stop ends verl and puts its files in order; Ray's own is 3 s
+SECONDS_TO_TELL = 10.0  # how long a job that does not take the word to stop is told again
 SECONDS_TO_COME_BACK = 120.0  # how long a broken connection to the cluster is tried again
 
 
@@ -73,15 +75,17 @@ def run(arguments: argparse.Namespace) -> int:
     wanted = cluster.without_address(loaded)
     name = arguments.name or wanted.name
     client = _connect(arguments.address)
+    job = f"verlbox-{name}-{secrets.token_hex(4)}"  # known before it is there, so that it can be stopped at any moment
+    output = _Output()
     with process.interruptible():
         try:
             with tempfile.TemporaryDirectory(prefix="verlbox-job-") as folder:
                 Path(folder, RECIPE_FILE).write_text(recipe.resolved(wanted), encoding="utf-8")
-                job = _submit(client, arguments.address, name, entrypoint(arguments, name), folder)
+                _submit(client, arguments.address, name, job, entrypoint(arguments, name), folder)
+            print(f"job {job} at {arguments.address}", file=sys.stderr)
+            return _follow(client, job, output)
         except process.Interrupted as stop:
-            return _code_of(stop)
-        print(f"job {job} at {arguments.address}", file=sys.stderr)
-        return _follow(client, job)
+            return _stop(client, job, output, stop)
 
 
 def entrypoint(arguments: argparse.Namespace, name: str) -> str:
@@ -150,8 +154,7 @@ def _connect(address: str) -> JobSubmissionClient:
         raise unreachable(_first_line(error)) from error
 
 
-def _submit(client: JobSubmissionClient, address: str, name: str, command: str, folder: str) -> str:
-    job = f"verlbox-{name}-{secrets.token_hex(4)}"
+def _submit(client: JobSubmissionClient, address: str, name: str, job: str, command: str, folder: str) -> None:
     environment = {"RAY_JOB_STOP_WAIT_TIME_S": f"{GRACE:.0f}"}
     try:
         client.submit_job(
@@ -169,26 +172,12 @@ def _submit(client: JobSubmissionClient, address: str, name: str, command: str, 
             ),
             EXIT_PREFLIGHT,
         ) from error
-    return job
 
 
-def _follow(client: JobSubmissionClient, job: str) -> int:
-    """Shows the job's output until its end and returns its exit code; stops the job when this process is told to."""
-    output = _Output()
-    stopped: process.Interrupted | None = None
-    try:
-        asyncio.run(_tail(client, job, output))
-    except process.Interrupted as stop:
-        stopped = stop
-    if stopped is not None:
-        print(f"stopping job {job} ...", file=sys.stderr)
-        try:
-            client.stop_job(job)
-        except (RuntimeError, OSError) as error:
-            print(f"it was not told: {_first_line(error)}; `ray job stop {job}` tells it", file=sys.stderr)
-            return _code_of(stopped)
-        asyncio.run(_tail(client, job, output))
-        return _code_of(stopped)
+def _follow(client: JobSubmissionClient, job: str, output: _Output) -> int:
+    """Shows the job's output until its end and returns its exit code."""
+    asyncio.run(_tail(client, job, output))
+    process.raise_if_interrupted()
     info = _info(client, job)
     if info is not None and info.driver_exit_code is not None:
         return int(info.driver_exit_code)
@@ -207,8 +196,29 @@ def _follow(client: JobSubmissionClient, job: str) -> int:
     )
 
 
-def _code_of(stop: process.Interrupted) -> int:
-    return EXIT_INTERRUPTED if stop.signum == 2 else EXIT_TERMINATED
+def _stop(client: JobSubmissionClient, job: str, output: _Output, stop: process.Interrupted) -> int:
+    """Tells the job to end, shows its output until it has, and returns the code of the signal.
+
+    A job that was only just handed over may not be known yet (Ray answers 404), or not be started (it answers that
+    nothing was stopped, and starts it): it is told again for a while.
+    """
+    print(f"stopping job {job} ...", file=sys.stderr)
+    deadline = time.monotonic() + SECONDS_TO_TELL
+    while True:
+        reason = "it does not run yet"
+        try:
+            told = client.stop_job(job)
+        except (RuntimeError, OSError) as error:
+            told, reason = False, _first_line(error)
+        info = None if told else _info(client, job)
+        if told or (info is not None and info.status.is_terminal()):
+            asyncio.run(_tail(client, job, output))
+            break
+        if time.monotonic() > deadline:
+            print(f"it was not told: {reason}; `ray job stop {job}` tells it", file=sys.stderr)
+            break
+        time.sleep(1.0)
+    return EXIT_INTERRUPTED if stop.signum == signal.SIGINT else EXIT_TERMINATED
 
 
 class _Output:
