@@ -56,6 +56,24 @@ def test_it_asks_for_the_nodes_and_devices_of_the_recipe(tmp_path: Path) -> None
     assert "#SBATCH --gpus-per-node=8\n" in text and "--num-gpus=8" in text and "CANN" not in text
 
 
+def test_it_asks_for_memory_as_the_pods_do(tmp_path: Path) -> None:
+    # Slurm counts in units of 1024: its 512G are Kubernetes' 512Gi.
+    for name, override, memory in (("cuda-ppo", "train.devices=8", 512), ("smoke", "cluster.nodes=2", 16)):
+        assert f"#SBATCH --mem={memory}G\n" in exported(tmp_path / f"{name}.sbatch", name, override)
+        pods = tmp_path / f"{name}.yaml"
+        assert cli.main(["export", "kuberay", name, override, "--out", str(pods)]) == 0
+        assert f"memory: {memory}Gi\n" in pods.read_text()
+
+
+def test_the_ports_of_every_job_lie_between_rays_workers_and_the_kernels_own(tmp_path: Path) -> None:
+    line = next(x for x in exported(tmp_path / "a", "smoke").splitlines() if x.startswith("port="))
+    loop = f"for SLURM_JOB_ID in $(seq 3999000 4001500); do {line}; echo $port; done"
+    made = subprocess.run(["bash", "-c", loop], capture_output=True, text=True, check=True).stdout.split()
+    ports = {int(port) for port in made}
+    assert (min(ports), max(ports), len(ports)) == (20000, 31990, 1200)
+    assert all(port % 10 == 0 for port in ports), "each job has ten of them"
+
+
 def test_the_jobs_own_cluster_is_joined_whatever_the_recipe_says(tmp_path: Path) -> None:
     text = exported(tmp_path / "a", "smoke", "cluster.nodes=2", "cluster.address=10.0.0.7:6379")
     assert "10.0.0.7" not in text and "export RAY_ADDRESS=$head:$port" in text

@@ -178,7 +178,7 @@ def _user() -> dict[str, Any]:
 def _pod(wanted: Recipe, stack: Stack, job: str, image: str) -> dict[str, Any]:
     """One node of the Ray cluster."""
     devices = wanted.train.devices
-    limits = {"cpu": str(max(4, 8 * devices)), "memory": f"{16 if stack.platform == 'cpu' else 64 * devices}Gi"}
+    limits = {"cpu": str(of_recipe.node_cpus(wanted)), "memory": f"{of_recipe.node_memory_gib(wanted)}Gi"}
     if stack.platform in PLUGIN:
         limits[PLUGIN[stack.platform]] = str(devices)
     mounts = {"runs": RUNS, "cache": CACHE, "recipe": RECIPE_FOLDER, "shm": "/dev/shm", "tmp": "/tmp", "home": HOME}

@@ -9,6 +9,7 @@ from verlbox import cluster, findings, recipe
 from verlbox.findings import EXIT_USAGE, FindingsError
 from verlbox.plan import ROOT
 from verlbox.recipe import Recipe
+from verlbox.stacks import STACKS
 
 NOT_WRITTEN = findings.register("export-not-written", "error", "The exported file could not be written.")
 
@@ -26,6 +27,16 @@ def load(arguments: argparse.Namespace, *, files_here: bool) -> Recipe:
     """The recipe with its overrides, for a cluster of the job's own. `files_here` and errors as in recipe.load."""
     path = recipe.find(arguments.recipe, ROOT / "recipes")
     return cluster.without_address(recipe.load(path, arguments.overrides, files_here=files_here).recipe)
+
+
+def node_cpus(wanted: Recipe) -> int:
+    """The processor cores that a node is given: 8 a device, at least 4. A guess for the site to correct."""
+    return max(4, 8 * wanted.train.devices)
+
+
+def node_memory_gib(wanted: Recipe) -> int:
+    """The memory that a node is given, in GiB: 64 a device, 16 on the CPU stack. A guess for the site to correct."""
+    return 16 if STACKS[wanted.stack].platform == "cpu" else 64 * wanted.train.devices
 
 
 def write(text: str, out: Path | None) -> None:

@@ -48,7 +48,8 @@ def script(wanted: Recipe, name: str, runs: Path, programs: Path) -> str:
     return SCRIPT.format(
         job=shlex.quote(name),
         nodes=nodes,
-        cpus=max(4, 8 * devices),
+        cpus=of_recipe.node_cpus(wanted),
+        memory=of_recipe.node_memory_gib(wanted),
         devices=DEVICES[stack.platform].format(devices),
         root=shlex.quote(str(ROOT)),
         programs=shlex.quote(str(programs)),
@@ -90,6 +91,7 @@ SCRIPT = r"""#!/bin/bash
 #SBATCH --nodes={nodes}
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task={cpus}
+#SBATCH --mem={memory}G
 {devices}#SBATCH --output=%x-%j.log
 #SBATCH --open-mode=append
 #SBATCH --requeue
@@ -106,8 +108,9 @@ export OMP_NUM_THREADS=1 RAY_USAGE_STATS_ENABLED=0
 RAY_AUTH_TOKEN=$(python -c 'import secrets; print(secrets.token_hex(32))')
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN
 
-# Jobs that share a machine have other ports and folders. Ray's own workers use 10002 to 19999.
-port=$((20000 + SLURM_JOB_ID % 4000 * 10))
+# Jobs that share a machine have other ports and folders. Ray's own workers use 10002 to 19999, and from 32768 on the
+# kernel gives ports to whoever connects.
+port=$((20000 + SLURM_JOB_ID % 1200 * 10))
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 folder=/tmp/vbx-$SLURM_JOB_ID
 work=$(mktemp -d)
