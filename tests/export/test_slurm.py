@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -119,7 +120,7 @@ def test_a_job_on_two_nodes_trains_is_stopped_and_goes_on(tmp_path: Path) -> Non
             ["bash", str(file)], env=environment, capture_output=True, text=True, timeout=300, check=False
         )
         assert second.returncode == 0, second.stdout + second.stderr
-        assert "resuming after step 2 of 6" in second.stderr
+        assert re.search("resuming after step [24] of 6", second.stderr), second.stderr
         assert_both_nodes_trained(runs / "job")
         assert process.tagged(str(tmp_path)) == []
         assert not Path(f"/tmp/vbx-{JOB}").exists()
