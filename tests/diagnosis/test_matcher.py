@@ -34,6 +34,12 @@ def test_without_a_cause_the_nearest_thing_to_it_comes_first() -> None:
     assert [c.entry.id for c in diagnosis.consequences] == ["worker-vanished"]
 
 
+def test_a_hub_is_not_blamed_for_what_other_libraries_do_not_find() -> None:
+    assert codes(["modelscope.hub.errors.NotExistError: The model: Qwen/Qwen9 was not found"]) == ["log-hub-not-found"]
+    for name in ("FileNotExistError", "errors.TableNotExistError", "oss2.exceptions.BucketNotExistError"):
+        assert codes([f"{name}: nothing is there"]) == ["log-unknown"]
+
+
 def test_two_independent_causes_are_both_said_the_earlier_first() -> None:
     full = "OSError: [Errno 28] No space left on device: 'checkpoints/global_step_10'"
     assert codes([full, OOM]) == ["log-disk-full", "log-cuda-out-of-memory"]
