@@ -29,6 +29,19 @@ def test_a_response_that_cannot_hold_the_form_of_the_prompt_is_found_in_a_recipe
     assert short.where == "command line: data.max_response_length=256"
 
 
+def test_the_task_is_told_by_the_format_not_by_the_name_of_a_folder(tmp_path: Path) -> None:
+    local = ("dataset.source=local", f"dataset.path={tmp_path}", "dataset.prompt=none")
+    row = '{"question": "1+1?", "answer": "It is 2.\\n#### 2"}\n'
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.jsonl").write_text(row)
+    for name in ("aftermath", "mine"):
+        limit = (f"dataset.name={name}", "data.max_response_length=256")
+        assert "response-too-short" not in found(tmp_path, "cuda-ppo", *local, *limit), "enough for GSM8K's form"
+    short = found(tmp_path, "cuda-ppo", *local, "dataset.name=aftermath", "data.max_response_length=128")
+    assert "GSM8K" in short["response-too-short"].why
+    assert "response-too-short" not in found(tmp_path, "smoke"), "bundled answers are short"
+
+
 def test_the_models_context_is_known_before_the_model_is_here(tmp_path: Path) -> None:
     beyond = found(tmp_path, "npu-grpo", "data.max_response_length=40000")["context-too-short"]
     assert beyond.severity == "error" and "32768" in beyond.what
