@@ -13,7 +13,9 @@ from typing import Any, get_args
 import pytest
 
 from verlbox import pipeline, recipe
+from verlbox.cluster import check
 from verlbox.console import Console
+from verlbox.diagnosis.catalogue import load
 from verlbox.diagnosis.health import Bounds
 from verlbox.plan import Plan, Rows, make, reason_log
 from verlbox.rewards import reasons
@@ -174,6 +176,41 @@ def test_answers_that_the_grader_could_not_grade_are_told_at_the_next_step_and_o
         train.run(given)
     assert stream.getvalue().count("error[reward-ungraded]") == 1
     assert kept == [["reward-ungraded"]]
+
+
+BROKEN = (
+    "[rank1]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."
+)
+NODE_DIED = "ray.exceptions.NodeDiedError: Task failed because the node it was running on is dead or unavailable."
+UNSAFE_GRADER = "ValueError: signal only works in main thread of the main interpreter"
+
+
+@pytest.mark.parametrize(
+    ("said", "looks", "first"),
+    [
+        (OUT_OF_MEMORY, 1, "log-cuda-out-of-memory"),  # the cluster was asked before training only
+        (f"{BROKEN}\n{OUT_OF_MEMORY}", 1, "log-cuda-out-of-memory"),
+        (BROKEN, 2, "cluster-node-lost"),
+        (NODE_DIED, 2, "cluster-node-lost"),
+        (UNSAFE_GRADER, 2, "cluster-node-lost"),  # a fault, but none that ends a run
+        ("something that nobody knows", 2, "cluster-node-lost"),
+    ],
+)
+def test_the_cluster_is_asked_for_lost_nodes_unless_the_log_names_another_cause(
+    said: str, looks: int, first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [{"a": "10.0.0.7", "b": "10.0.0.8"}, {"a": "10.0.0.7"}]
+    monkeypatch.setattr(check, "look", lambda plan, address: ([], answers.pop(0)))
+    put_in_verls_place(tmp_path / "stand-in", said.splitlines(), monkeypatch)
+    run = Run(tmp_path / "run")
+    run.logs.mkdir(parents=True)
+    with pytest.raises(StageError) as failed:
+        train.run(context(run.path, "stack=cuda-061", "cluster.nodes=2", "cluster.address=10.0.0.7:6379"))
+    assert (2 - len(answers), failed.value.findings[0].code) == (looks, first)
+
+
+def test_what_looks_like_a_lost_node_is_in_the_catalogue() -> None:
+    assert {entry.code.name for entry in load()} >= train.LOOK_LIKE_A_LOST_NODE
 
 
 def test_every_rung_of_the_ladder_is_told_and_recorded_when_nothing_helps(

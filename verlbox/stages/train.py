@@ -56,6 +56,15 @@ RAY_START_FAILED = (
     "Failed to start the GCS",
     "Timed out waiting for file",
 )
+# Causes that a lost node shows itself by in the logs of the others; the kernel's memory killer can end a node's Ray.
+LOOK_LIKE_A_LOST_NODE = {
+    "log-ray-node-died",
+    "log-ray-no-cluster",
+    "log-ray-start-failed",
+    "log-hccl-link-down",
+    "log-host-memory-kernel",
+    "log-hub-unreachable",
+}
 
 
 def inputs(recipe: Recipe, run: Run) -> dict[str, Any]:
@@ -99,7 +108,8 @@ def run(context: Context) -> Outputs:
         try:
             notes += _train(context, plan.steps, mended.step, log)
         except StageError as error:
-            raise StageError([*_lost_nodes(plan, nodes), *error.findings], error.details) from error
+            lost = _lost_nodes(plan, nodes, error.findings)
+            raise StageError([*lost, *error.findings], error.details) from error
         seconds = time.monotonic() - started
     reached = _repair(plan)
     if reached.step < total:
@@ -141,9 +151,19 @@ def _nodes(plan: Plan) -> dict[str, str]:
     return nodes
 
 
-def _lost_nodes(plan: Plan, before: Mapping[str, str]) -> list[Finding]:
+def _lost_nodes(plan: Plan, before: Mapping[str, str], found: Sequence[Finding]) -> list[Finding]:
+    """What became of the nodes, where the failure as it was `found` can come from a lost one: the cluster takes 5 to
+    150 s to answer. A log with the cause of the failure, and not just with its effects, has answered already.
+    """
+    from verlbox.diagnosis.catalogue import load
+
     joined = cluster.address(plan.recipe)
-    return [] if joined is None else check.lost(plan, joined, before)
+    causes = {
+        entry.code.name for entry in load() if entry.severity == "fatal" and entry.role == "cause" and not entry.lasting
+    }
+    if joined is None or any(finding.code in causes - LOOK_LIKE_A_LOST_NODE for finding in found):
+        return []
+    return check.lost(plan, joined, before)
 
 
 def _ungraded(context: Context) -> Finding | None:
