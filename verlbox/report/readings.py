@@ -300,7 +300,11 @@ class StepTime:
 
 
 def step_time(metrics: Metrics) -> StepTime | None:
-    """The breakdown of verl's timing_s/* (timing/* in 2024); None when no step time was recorded."""
+    """The breakdown of verl's timing_s/* (timing/* in 2024); None when no step time was recorded.
+
+    Of a run that was resumed, only its very first step is left out: the first step after a resume, slow for the same
+    reasons, counts as an ordinary one, because a table of metrics does not keep where its attempts began.
+    """
     prefix = "timing_s/" if any(name.startswith("timing_s/") for name in metrics.series) else "timing/"
     known: dict[str, dict[int, float]] = {}
     for name in (*PHASES, *BESIDE):
