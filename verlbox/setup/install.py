@@ -3,7 +3,8 @@
     python3 install.py STACK [STEP ...] [--pip WORDS] [--python FILE] [--work FOLDER] [--partial]
 
 The Dockerfiles run this file by itself, in a folder that holds the requirement files and docker/pick-pins.sh; so it
-needs nothing but Python's standard library. PIP_INDEX_URL, PIP_FIND_LINKS and the like are pip's own.
+needs nothing but Python's standard library. PIP_INDEX_URL, PIP_FIND_LINKS and the like are pip's own. An address
+with a password reaches pip in the environment, never as a word of a command, and is printed without it.
 
 npu and cuda are installed with --no-deps from complete pins with hashes, torch first: a resolver would put another
 torch beside torch-npu. vllm for npu is built empty from its source: its wheel holds CUDA binaries and asks for a CUDA
@@ -19,6 +20,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +31,17 @@ VLLM_EMPTY = "0.11.0"  # as requirements-npu-engines.txt pins it; a file's name 
 # their CPU build of torch from here; where it does not answer, PyPI's does the same job and is 3 GB larger.
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
+# What pip prints when there is no answer; its exit code is 1 whatever happened. Without retries it says ABSENT only.
+NETWORK = re.compile(
+    r"Failed to establish a new connection|NameResolutionError|NewConnectionError|Temporary failure in name resolution"
+    r"|Network is unreachable|ReadTimeoutError|ConnectTimeoutError|ProxyError|Connection refused|SSLError"
+    r"|Connection (?:aborted|broken|reset)|IncompleteRead|incomplete-download"
+)
+ABSENT = re.compile(r"No matching distribution found for (\S+)")
+# What is to be mended, not avoided, though pip may say ABSENT as well.
+REFUSED = "401 Error, Credentials not correct"
+OWN = re.compile(rf"No space left on device|DO NOT MATCH THE HASHES|{REFUSED}")
+
 # Patterns of package names for pick-pins.sh.
 NPU_BUILD = (  # torch's own needs, and what the build of vllm imports
     "cmake|filelock|fsspec|jinja2|markupsafe|mpmath|networkx|ninja|numpy|packaging|setuptools|setuptools-scm|sympy"
@@ -38,11 +51,16 @@ CUDA_TORCH = "torch|torchvision|torchaudio|torchcodec|triton|xformers|cuda-.*|nv
 CUDA_ENGINES = "vllm|cupy-.*|flashinfer-.*|quack-kernels|tilelang|torch-c-dlpack-ext|apache-tvm-ffi|tokenspeed-triton"
 
 
+def redacted(text: str) -> str:
+    """The text without the user, password or token of any address in it."""
+    return re.sub(r"(://)[^\s/?#]+@", r"\1[hidden]@", text)
+
+
 @dataclass(frozen=True)
 class Command:
     """A command: its words, environment variables, a folder that comes first in PATH, a file for what it prints.
 
-    `otherwise` is what is said when it fails where that is no reason to stop.
+    `otherwise` is what is said when an index does not answer, where that is no reason to stop.
     """
 
     words: tuple[str, ...]
@@ -52,10 +70,10 @@ class Command:
     otherwise: str = ""
 
     def text(self) -> str:
-        """The command as it can be pasted into a shell."""
-        parts = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        """The command as it can be pasted into a shell, but for what `redacted` hides."""
+        parts = [f"{name}={shlex.quote(redacted(value))}" for name, value in self.environment.items()]
         parts += [f'PATH={shlex.quote(self.path)}:"$PATH"'] if self.path else []
-        parts.append(shlex.join(self.words))
+        parts.append(shlex.join(redacted(word) for word in self.words))
         parts += [f"> {shlex.quote(self.output)}"] if self.output else []
         parts += [f"|| echo {shlex.quote(self.otherwise)}"] if self.otherwise else []
         return " ".join(parts)
@@ -66,6 +84,11 @@ class Command:
         if self.path:
             own["PATH"] = f"{self.path}:{own.get('PATH', os.defpath)}"
         return own
+
+    def excused(self, output: str) -> bool:
+        """Whether a failure with this output is no reason to stop: there is another index, and this one is silent."""
+        silent = NETWORK.search(output) or ABSENT.search(output)
+        return bool(self.otherwise and silent and not OWN.search(output))
 
 
 @dataclass(frozen=True)
@@ -100,16 +123,16 @@ def steps(stack: str, places: Places, environment: Mapping[str, str], machine: s
 
 def _npu(places: Places, index: str, machine: str) -> tuple[Step, ...]:
     pins, engines = "requirements-npu.txt", "requirements-npu-engines.txt"
-    other_index = ["--extra-index-url", index] if machine == "x86_64" else []
+    picked = _pick(places, "keep", NPU_BUILD, pins, "build.txt")
+    files = ("-r", "requirements-npu-torch.txt", "-r", f"{places.work}/build.txt")
+    torch: tuple[Command, ...] = (picked, _hashed(places, *files))
+    if machine == "x86_64":
+        # pip fills in the variable. PIP_EXTRA_INDEX_URL would take the place of the user's own, and of pip.conf's.
+        file = f"{places.work}/index.txt"
+        other_index = Command(("echo", "--extra-index-url ${TORCH_INDEX}"), output=file)
+        torch = (picked, other_index, _hashed(places, "-r", file, *files, environment={"TORCH_INDEX": index}))
     return (
-        Step(
-            "torch",
-            (
-                _pick(places, "keep", NPU_BUILD, pins, "build.txt"),
-                _hashed(places, *other_index, "-r", "requirements-npu-torch.txt", "-r", f"{places.work}/build.txt"),
-            ),
-            accelerator=True,
-        ),
+        Step("torch", torch, accelerator=True),
         Step("engines", (*_empty_vllm(places), *_picked(places, "vllm-ascend", engines)), accelerator=True),
         Step("others", (_hashed(places, "-r", pins),)),
         Step("verl", _picked(places, "verl", engines)),
@@ -182,9 +205,10 @@ def _cpu(stack: str, places: Places, index: str, pins: str) -> tuple[Step, ...]:
     torch = re.search(r"^torch==\S+", pins, re.MULTILINE)
     assert torch, f"the pins of {stack} name no torch"
     impatient = ("--no-deps", "--retries", "0", "--timeout", "10")
-    first = (*places.pip, "install", *impatient, "--index-url", index, torch[0])
+    otherwise = f"{redacted(index)} does not answer; torch comes from the package index"
+    first = Command((*places.pip, "install", *impatient, torch[0]), {"PIP_INDEX_URL": index}, otherwise=otherwise)
     return (
-        Step("torch", (Command(first, otherwise=f"{index} does not answer; torch comes from the package index"),)),
+        Step("torch", (first,)),
         Step("others", (Command((*places.pip, "install", "-r", f"requirements-{stack}.txt")),)),
     )
 
@@ -193,8 +217,32 @@ def _pick(places: Places, mode: str, names: str, file: str, target: str) -> Comm
     return Command(("sh", "docker/pick-pins.sh", mode, names, file), output=f"{places.work}/{target}")
 
 
-def _hashed(places: Places, *options: str) -> Command:
-    return Command((*places.pip, "install", "--no-deps", "--require-hashes", *options))
+def _hashed(places: Places, *options: str, environment: Mapping[str, str] | None = None) -> Command:
+    return Command((*places.pip, "install", "--no-deps", "--require-hashes", *options), environment or {})
+
+
+def _ended(command: Command) -> tuple[int, str]:
+    """Runs a command, its output printed as it comes; its exit code and its last lines."""
+    variables = command.variables(os.environ)
+    if command.output:
+        with Path(command.output).open("wb") as stream:
+            return subprocess.run(command.words, env=variables, stdout=stream, check=False).returncode, ""
+    said: deque[str] = deque(maxlen=200)
+    # No input: pip would ask for a password in a line that never ends.
+    with subprocess.Popen(
+        command.words,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+    ) as child:
+        assert child.stdout
+        for line in child.stdout:
+            said.append(redacted(line))
+            print(said[-1], end="", flush=True)
+    return child.returncode, "".join(said)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -217,13 +265,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             continue
         for command in step.commands:
             print(f"+ {command.text()}", flush=True)
-            variables = command.variables(os.environ)
-            if command.output:
-                with Path(command.output).open("wb") as stream:
-                    code = subprocess.run(command.words, env=variables, stdout=stream, check=False).returncode
-            else:
-                code = subprocess.run(command.words, env=variables, check=False).returncode
-            if code and not command.otherwise:
+            code, said = _ended(command)
+            if code and not command.excused(said):
                 return code
             if code:
                 print(command.otherwise, flush=True)
