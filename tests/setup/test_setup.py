@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import pytest
 from tests.doctor.recorded import Recorded
 from verlbox import pins
 from verlbox.doctor.machine import Machine, Space, here
+from verlbox.findings import FindingsError
 from verlbox.setup import activate, command
 from verlbox.stacks import STACKS
 
@@ -222,10 +224,78 @@ def test_an_index_that_does_not_answer_is_a_finding_and_the_same_command_goes_on
         again = setup("cpu", "--path", str(tmp_path / "e"), **silent)
     assert said.returncode == 3, said.stderr
     assert "error[setup-index] others: the package index does not answer" in said.stderr
-    assert "torch comes from the package index" in said.stderr
+    assert f"\n{nowhere} does not answer; torch comes from the package index\n" in said.stderr
     assert (tmp_path / "e/bin/python").exists()
     assert "environment: done already" in again.stderr
     assert "Connection refused" in (tmp_path / "e/setup/setup.log").read_text()
+
+
+def test_a_second_setup_in_the_same_folder_is_refused_and_names_the_first(tmp_path: Path) -> None:
+    folder = tmp_path / "e"
+    with command._alone(folder):
+        (folder / "bin").mkdir()  # as venv begins: no pyvenv.cfg yet
+        for words in ((), ("--dry-run",)):
+            said = setup("cpu", "--path", str(folder), *words)
+            assert said.returncode == 3
+            assert f"error[setup-busy] {folder} is being set up by process {os.getpid()} on " in said.stderr
+            assert said.stderr.count("error[") == 1, "what is half made is no finding"
+        assert sorted(entry.name for entry in folder.iterdir()) == [command.LOCK, "bin"]
+        with pytest.raises(FindingsError, match=f"process {os.getpid()}"), command._alone(folder):
+            pass
+    (folder / "bin").rmdir()
+    assert codes("cpu", folder, here()) == codes("cpu", tmp_path / "new", here()), "the lock alone is an empty folder"
+    with command._alone(folder):
+        pass
+
+
+@pytest.fixture
+def pip_that(tmp_path: Path) -> Callable[[str], Path]:
+    """Makes an environment of the cpu stack that is there already, whose pip is a script."""
+
+    def make(script: str) -> Path:
+        folder = tmp_path / "e"
+        made, _ = command.prepare(CPU, folder, here())
+        (folder / "bin").mkdir(parents=True)
+        made.work.mkdir()
+        (folder / "pyvenv.cfg").write_text(f"home = /usr/bin\nversion = {CPU.python}.2\n")
+        (folder / "bin/python").write_text(f"#!/bin/sh\n{script}\n")
+        (folder / "bin/python").chmod(0o755)
+        command._stamp(made, command.steps(made)[0]).touch()
+        return folder
+
+    return make
+
+
+def test_the_password_of_an_index_is_shown_logged_and_kept_nowhere(pip_that: Callable[[str], Path]) -> None:
+    folder = pip_that(
+        'echo "from $PIP_INDEX_URL"; case "$*" in *torch==*) exit 0;; esac; echo "error: $TORCH_INDEX"; exit 1'
+    )
+    secret = {"TORCH_INDEX": "https://user:s3cret@index.example/cpu"}
+    said = setup("cpu", "--path", str(folder), **secret)
+    dry = setup("cpu", "--path", str(folder), "--dry-run", **secret)
+    assert "\nfrom https://[hidden]@index.example/cpu\n" in said.stderr
+    assert "error[setup-failed] others: error: https://[hidden]@index.example/cpu" in said.stderr
+    assert "PIP_INDEX_URL='https://[hidden]@index.example/cpu' " in dry.stdout
+    written = [file for file in folder.rglob("*") if file.is_file()]
+    assert {"setup.log", ".setup.lock"} <= {file.name for file in written}
+    assert any(file.name.startswith("torch-") and file.suffix == ".done" for file in written)
+    assert "from https://[hidden]@index.example/cpu\n" in (folder / "setup/setup.log").read_text()
+    for text in (said.stdout, said.stderr, dry.stdout, dry.stderr, *(file.read_text() for file in written)):
+        assert "s3cret" not in text
+    again = setup("cpu", "--path", str(folder), TORCH_INDEX="https://user:an0ther@index.example/cpu")
+    assert "torch: done already" in again.stderr, "another password is no other torch"
+
+
+@pytest.mark.parametrize("code", ["setup-space", "setup-hash"])
+def test_a_torch_that_fails_for_another_reason_than_its_index_stops_it(
+    code: str, pip_that: Callable[[str], Path]
+) -> None:
+    folder = pip_that("cat <<'END'\n" + "\n".join(PIP_SAID[code]) + "\nEND\nexit 1")
+    said = setup("cpu", "--path", str(folder))
+    assert said.returncode == 3
+    assert f"error[{code}]" in said.stderr
+    assert "\nhttps://download.pytorch.org/whl/cpu does not answer" not in said.stderr
+    assert "requirements-cpu.txt" not in said.stderr.partition("error[")[0], "nothing after it was begun"
 
 
 PIP_SAID = {
@@ -256,6 +326,14 @@ def test_what_pip_says_when_it_fails_becomes_a_finding(code: str, tmp_path: Path
     assert {"setup-hash": "verl==0.6.1", "setup-index": "vllm-ascend==0.11.0"}.get(code, "") in finding.what
 
 
+def test_an_index_that_refuses_the_password_is_told_so(tmp_path: Path) -> None:
+    said = ["WARNING: 401 Error, Credentials not correct for https://index.example/torch/", *PIP_SAID["setup-index"]]
+    made, _ = command.prepare(CPU, tmp_path / "e", here())
+    finding = command.explain(made, "torch", said, 1, tmp_path / "setup.log")
+    assert finding.code == "setup-index"
+    assert finding.what == "torch: the package index refuses the user and password of its address"
+
+
 # --- for real ----------------------------------------------------------------------------------------------------
 
 
@@ -266,9 +344,10 @@ def test_the_cpu_stack_is_set_up_stopped_and_gone_on_with(tmp_path: Path) -> Non
     words = [sys.executable, str(ROOT / "entrypoint.py"), "setup", "cpu", "--path", str(folder)]
     with output.open("w") as stream:
         first = subprocess.Popen(words, stdout=stream, stderr=subprocess.STDOUT)
-        while "-r requirements-cpu.txt" not in output.read_text() and first.poll() is None:
+        # The first package of the last step: more than a hundred are still to come.
+        while not re.search(r"-r requirements-cpu\.txt\n(.*\n)*Collecting ", output.read_text()):
+            assert first.poll() is None, output.read_text()
             time.sleep(0.2)
-        time.sleep(2)
         first.send_signal(signal.SIGINT)
         assert first.wait(60) == 130, output.read_text()
     assert "the same command goes on" in output.read_text()

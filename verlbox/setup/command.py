@@ -7,9 +7,12 @@ goes on with the same command, and nothing outside the environment's folder is c
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
+import fcntl
 import hashlib
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -19,6 +22,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from verlbox import findings, pins, process
 from verlbox.console import Console, standard
@@ -35,6 +39,7 @@ MACHINE = findings.register("setup-machine", "error", "The stack has no packages
 SPACE = findings.register("setup-space", "error", "The disk is too small for the environment.")
 COMPILER = findings.register("setup-compiler", "error", "flash-attn is compiled, and its compiler is not here.")
 INDEX = findings.register("setup-index", "error", "The package index does not answer, or lacks a pinned package.")
+BUSY = findings.register("setup-busy", "error", "Another setup is at work in the same folder.")
 HASH = findings.register("setup-hash", "error", "An index served a file that is not the pinned one.")
 FAILED = findings.register("setup-failed", "error", "A command of the setup failed.")
 
@@ -45,14 +50,11 @@ ROOT = Path(__file__).parents[2]
 WHEELS = {"npu": 1.0, "cuda": 4.6, "cuda-061": 5.1, "cpu": 0.9, "cpu-091": 0.9}
 SHARE = 3
 
+# In the environment's folder, where it is the first file: before the environment, and before pip can write into it.
+LOCK = ".setup.lock"
+
 # CANN's set_env.sh, which many shells on Ascend machines source at start, puts packages of its own there.
 FOREIGN = ("PYTHONPATH", "PYTHONHOME")
-
-NETWORK = re.compile(
-    r"Failed to establish a new connection|NameResolutionError|NewConnectionError|Temporary failure in name resolution"
-    r"|Network is unreachable|ReadTimeoutError|ConnectTimeoutError|ProxyError|Connection refused|SSLError"
-)
-ABSENT = re.compile(r"No matching distribution found for (\S+)")
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     if findings.has_errors(problems):
         raise FindingsError(problems, EXIT_PREFLIGHT)
     try:
-        with process.interruptible():
+        with process.interruptible(), _alone(setup.folder):
             return _do(setup, standard())
     except process.Interrupted as stop:
         print("interrupted; the same command goes on", file=sys.stderr)
@@ -104,6 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
 def prepare(stack: Stack, folder: Path, machine: Machine) -> tuple[Setup, list[Finding]]:
     """What is to be set up, and all that is against it on this machine."""
     problems, python = _python(stack, folder)
+    if busy := _busy(folder):
+        return Setup(stack, folder, python, machine), [busy]  # what it has made so far says nothing
     setup = Setup(stack, folder, python, machine)
     try:
         problems += _folder(setup)
@@ -198,7 +202,7 @@ def _python(stack: Stack, folder: Path) -> tuple[list[Finding], str]:
 def _folder(setup: Setup) -> list[Finding]:
     """What the folder holds already: it may be new, empty, or an environment for the same stack."""
     folder, stack = setup.folder, setup.stack
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    if not folder.exists() or (folder.is_dir() and {entry.name for entry in folder.iterdir()} <= {LOCK}):
         return []
     fix = "Name another folder with --path, or remove this one."
     if not (folder / "pyvenv.cfg").is_file():
@@ -316,6 +320,44 @@ def _unwritable(setup: Setup, error: OSError) -> Finding:
 # --- at work -----------------------------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Holds the folder for this process. Raises FindingsError when another process holds it, OSError when it cannot be
+    made.
+
+    The kernel releases the lock when the holder dies, however it dies; its pip dies with it (verlbox/process.py).
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("a+", encoding="utf-8") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise FindingsError(_in_use(folder, stream), EXIT_PREFLIGHT) from error
+        stream.truncate(0)
+        stream.write(f"{os.getpid()} on {platform.node()}")
+        stream.flush()
+        yield
+
+
+def _busy(folder: Path) -> Finding | None:
+    """Whether another setup is at work in the folder, without changing anything."""
+    with contextlib.suppress(OSError), (folder / LOCK).open(encoding="utf-8") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _in_use(folder, stream)
+    return None
+
+
+def _in_use(folder: Path, stream: TextIO) -> Finding:
+    stream.seek(0)
+    return BUSY.finding(
+        f"{folder} is being set up by process {stream.read().strip() or 'unknown'}",
+        why="Two pips in one environment would overwrite each other's files.",
+        fix="Wait until it has ended, or name another folder with --path.",
+    )
+
+
 def _do(setup: Setup, console: Console) -> int:
     for step in steps(setup):
         if _done(setup, step):
@@ -366,21 +408,20 @@ def _run(setup: Setup, name: str, command: Command, console: Console) -> None:
     code, log = _ended(setup, command, console, said)
     if code == 0:
         return
-    if command.otherwise:
+    if command.excused("\n".join(said)):
         console.line(command.otherwise)
         return
     raise FindingsError(explain(setup, name, list(said), code, log), EXIT_PREFLIGHT)
 
 
 def _ended(setup: Setup, command: Command, console: Console, said: deque[str]) -> tuple[int, Path]:
-    """Runs a command with its output shown and logged; its exit code (127 where it cannot be started) and the log."""
+    """Runs a command with its output shown and logged; its exit code (127 where it cannot be started) and the log.
+
+    What is shown, logged and put into `said` is without the passwords of addresses.
+    """
     console.line(f"+ {command.text()}")
-    log = setup.work / "setup.log" if setup.folder.exists() else Path(os.devnull)
-
-    def hear(line: str) -> None:
-        said.append(line)
-        console.line(line)
-
+    log = setup.work / "setup.log" if setup.work.exists() else Path(os.devnull)
+    tag, unread = f"setup:{setup.folder}", Path(os.devnull)  # the log is written here, line by line, for it is redacted
     variables = command.variables({name: value for name, value in os.environ.items() if name not in FOREIGN})
     try:
         if command.output:
@@ -388,10 +429,17 @@ def _ended(setup: Setup, command: Command, console: Console, said: deque[str]) -
                 done = subprocess.run(
                     command.words, cwd=ROOT, env=variables, stdout=stream, stderr=subprocess.PIPE, check=False
                 )
-            said.extend(done.stderr.decode("utf-8", "replace").splitlines())
+            said.extend(install.redacted(done.stderr.decode("utf-8", "replace")).splitlines())
             return done.returncode, log
-        tag = f"setup:{setup.folder}"
-        return process.run(command.words, log=log, tag=tag, environment=variables, cwd=ROOT, on_line=hear), log
+        with log.open("a", encoding="utf-8", buffering=1) as record:
+
+            def hear(line: str) -> None:
+                line = install.redacted(line)
+                said.append(line)
+                console.line(line)
+                record.write(line + "\n")
+
+            return process.run(command.words, log=unread, tag=tag, environment=variables, cwd=ROOT, on_line=hear), log
     except OSError as error:
         said.append(str(error))
         return 127, log
@@ -410,11 +458,12 @@ def explain(setup: Setup, step: str, output: list[str], code: int, log: Path) ->
             why="A mirror serves another file under the same name, or a download broke off.",
             fix="Run the same command again; if it comes back, use another index (PIP_INDEX_URL).",
         )
-    absent = ABSENT.search(text)
+    absent = install.ABSENT.search(text)
     # A warning about a retry is no failure by itself; and without retries pip does not say that there was no answer.
-    silent = NETWORK.search(text if absent else last_words)
+    silent = install.NETWORK.search(text if absent else last_words)
     if absent or silent:
         what = f"does not answer ({silent[0]})" if silent else f"does not answer, or has no {absent[1]}"  # type: ignore[index]
+        what = "refuses the user and password of its address" if install.REFUSED in text else what
         return INDEX.finding(
             f"{step}: the package index {what}",
             why="Everything that is pinned comes from it.",
