@@ -3,17 +3,13 @@ PYTHON ?= python3.11
 VENV ?= .venv
 VENV_091 ?= .venv-091
 BIN := $(VENV)/bin
-# The CPU build of PyTorch has an index of its own. Where that index does not answer, PyPI's build does the same job;
-# it brings CUDA libraries along that are not used.
-TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' requirements-cpu.txt)
 
-# An environment in the folder $(1) from the rule's first prerequisite, a file of complete pins.
+# An environment in the folder $(1) from the complete pins of the stack that the target is named after (.cpu, .cpu-091).
+# PyTorch's CPU build has an index of its own (TORCH_INDEX); verlbox/setup/install.py says what happens without it.
 define environment
 	$(PYTHON) -m venv $(1)
-	$(1)/bin/python -m pip install --quiet --no-deps --retries 0 --timeout 10 --index-url $(TORCH_INDEX) $(TORCH) \
-	  || echo "PyTorch's CPU index does not answer; taking torch from PyPI"
-	$(1)/bin/python -m pip install --quiet -r $<
+	$(1)/bin/python verlbox/setup/install.py $(patsubst .%,%,$(notdir $@)) --python $(1)/bin/python \
+	  --pip "$(1)/bin/python -m pip --quiet" --work $(1)
 	$(1)/bin/python -m pip check
 	touch $@
 endef

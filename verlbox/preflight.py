@@ -124,7 +124,7 @@ def check(loaded: Loaded, plan: Plan) -> list[Finding]:
             STACK_MISSING.finding(
                 f"not installed here: {', '.join(missing)}",
                 why=f"The stack {stack.name} trains with verl {stack.verl}.",
-                fix=f"Run `make install`, or pip install -r {ROOT / stack.requirements}, and use that environment.",
+                fix=f"`python entrypoint.py setup {stack.name}` makes an environment with it; use that one.",
                 where=where,
             )
         )
