@@ -12,7 +12,7 @@ from pathlib import Path
 from verlbox import cluster, findings, hydra_overrides, known_facts, lints, verl_keys
 from verlbox.cluster import check as cluster_check
 from verlbox.findings import EXIT_PREFLIGHT, EXIT_USAGE, Finding, FindingsError
-from verlbox.plan import PLATFORMS, PUBLISHED_ROWS, ROOT, Plan, Rows, effective_settings, set_settings, verl_command
+from verlbox.plan import PLATFORMS, PUBLISHED_ROWS, Plan, Rows, effective_settings, set_settings, verl_command
 from verlbox.platforms import ABSENT
 from verlbox.recipe import WRONG_VALUE, Loaded, Recipe
 from verlbox.stacks import STACKS
