@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from verlbox.stacks import CRITIC_BUDGET_091, CRITIC_BY_TOKENS_091, CRITIC_ROWS_091, CRITIC_TOKENS_091
+
 UTILIZATION = "actor_rollout_ref.rollout.gpu_memory_utilization"
 LEAST_UTILIZATION = 0.3  # below, vLLM has little room for its cache beside the weights
 MICRO_BATCHES = (
@@ -23,11 +25,6 @@ BUDGETS = (
     "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
     "critic.ppo_max_token_len_per_gpu",
 )
-# verl 0.9.1 gives the critic's engine this budget only (trainer/ppo/v1/trainer_base.py, _setup), with this default.
-CRITIC_BUDGET_091, CRITIC_TOKENS_091 = "critic.ppo_infer_max_token_len_per_gpu", 32768
-# Unless its engine goes by rows, as the plan has it for a recipe with micro-batches (plan.critic_batches).
-CRITIC_BY_TOKENS_091 = "critic.fsdp.use_dynamic_bsz"
-CRITIC_ROWS_091 = ("critic.fsdp.micro_batch_size_per_gpu", "critic.fsdp.infer_micro_batch_size_per_gpu")
 COMPILE = ("actor_rollout_ref.actor.use_torch_compile", "actor_rollout_ref.ref.use_torch_compile")
 
 

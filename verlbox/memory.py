@@ -16,9 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from verlbox import findings, ladder
+from verlbox import findings
 from verlbox.findings import Finding
 from verlbox.lints.settings import ACTOR, MODEL, REF, ROLLOUT, Facts, Settings, make
+from verlbox.stacks import CRITIC_BUDGET_091, CRITIC_BY_TOKENS_091, CRITIC_TOKENS_091
 
 DOES_NOT_FIT = findings.register("memory-exceeded", "warning", "A phase needs more memory than the device has.")
 TIGHT = findings.register("memory-tight", "note", "A phase needs almost all of the device's memory.")
@@ -410,13 +411,13 @@ _VALUES_TOKENS = (
 
 def _critic_packs(s: Settings) -> bool:
     """Whether the critic packs micro-batches up to one budget of its own, whatever its other keys say (verl 0.9.1)."""
-    return not s.is_old and s.get("critic.fsdp.use_dynamic_bsz") is not False
+    return not s.is_old and s.get(CRITIC_BY_TOKENS_091) is not False
 
 
 def _critic_tokens(c: _Context, names: tuple[str, str, str, str]) -> int:
     """Tokens of one micro-batch of the critic on one device, in the worst case; as _tokens."""
     if _critic_packs(c.s):
-        return max(c.s.integer(ladder.CRITIC_BUDGET_091) or ladder.CRITIC_TOKENS_091, c.longest)
+        return max(c.s.integer(CRITIC_BUDGET_091) or CRITIC_TOKENS_091, c.longest)
     return _tokens(c, *names)[0]
 
 
@@ -753,7 +754,7 @@ def _smaller_batch(c: _Context, phase: str) -> dict[str, object]:
     s = c.s
     if phase in ("critic update", "values") and _critic_packs(s):
         size = _critic_tokens(c, _TOKENS_OF[phase])
-        return {f"+{ladder.CRITIC_BUDGET_091}": max(c.longest, size // 2)} if size > c.longest else {}
+        return {f"+{CRITIC_BUDGET_091}": max(c.longest, size // 2)} if size > c.longest else {}
     if s.flag(dynamic):
         least = math.ceil(c.longest / max(1, s.integer(parallel) or 1))
         size = s.integer(budget) or least

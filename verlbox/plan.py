@@ -23,7 +23,7 @@ from verlbox.platforms import cpu, cpu_091, cuda, npu
 from verlbox.recipe import Loaded, Recipe
 from verlbox.recipe import resolved as resolved_recipe
 from verlbox.run import Run
-from verlbox.stacks import STACKS, VERL_KEYS
+from verlbox.stacks import CRITIC_BUDGET_091, CRITIC_BY_TOKENS_091, CRITIC_ROWS_091, STACKS, VERL_KEYS
 
 ROOT = Path(__file__).parents[1]
 # What verl needs to be told, by stack: it depends on the kind of device and, on the CPU, on verl's version.
@@ -171,14 +171,15 @@ def critic_batches(named: Mapping[str, object], verl: str) -> dict[str, object]:
         return {}
     if named.get("critic.use_dynamic_bsz") is True:
         budget = named.get("critic.ppo_max_token_len_per_gpu")
-        return {} if budget is None else {"+critic.ppo_infer_max_token_len_per_gpu": budget}
+        return {} if budget is None else {f"+{CRITIC_BUDGET_091}": budget}
     rows = named.get("critic.ppo_micro_batch_size_per_gpu")
     if rows is None:
         return {}
+    update, forward = CRITIC_ROWS_091
     return {
-        "+critic.fsdp.use_dynamic_bsz": False,
-        "+critic.fsdp.micro_batch_size_per_gpu": rows,
-        "+critic.fsdp.infer_micro_batch_size_per_gpu": named.get("critic.forward_micro_batch_size_per_gpu", rows),
+        f"+{CRITIC_BY_TOKENS_091}": False,
+        f"+{update}": rows,
+        f"+{forward}": named.get("critic.forward_micro_batch_size_per_gpu", rows),
     }
 
 

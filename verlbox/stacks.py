@@ -38,6 +38,12 @@ class Stack:
     requirements: str
 
 
+# What verl 0.9.1 gives the critic's engine (trainer/ppo/v1/trainer_base.py, _setup; workers/config/engine.py): tokens
+# of a micro-batch, with its default; unless the engine goes by rows, those for the update and those without gradients.
+CRITIC_BUDGET_091, CRITIC_TOKENS_091 = "critic.ppo_infer_max_token_len_per_gpu", 32768
+CRITIC_BY_TOKENS_091 = "critic.fsdp.use_dynamic_bsz"
+CRITIC_ROWS_091 = ("critic.fsdp.micro_batch_size_per_gpu", "critic.fsdp.infer_micro_batch_size_per_gpu")
+
 VERL_KEYS: dict[str, VerlKeys] = {
     "0.6.1": VerlKeys(
         reward_path="custom_reward_function.path",

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from verlbox.findings import Finding, register
 from verlbox.lints.places import place
 from verlbox.lints.settings import ACTOR, REF, ROLLOUT, Settings
+from verlbox.stacks import CRITIC_BUDGET_091, CRITIC_BY_TOKENS_091, CRITIC_TOKENS_091
 
 BATCH, N = "data.train_batch_size", f"{ROLLOUT}.n"
 
@@ -273,18 +274,16 @@ def phases_agree_on_dynamic_batches(s: Settings) -> Iterator[Finding]:
 def critic_batch_settings_are_read(s: Settings) -> Iterator[Finding]:
     if s.is_old or not s.critic_is_used() or _is_megatron(s):
         return
-    budget = "critic.ppo_infer_max_token_len_per_gpu"
-    own = "critic.fsdp.use_dynamic_bsz"
     names = (_CRITIC.micro_per_gpu, _CRITIC.micro, "critic.forward_micro_batch_size_per_gpu", _CRITIC.dynamic)
     budgets = ("critic.ppo_max_token_len_per_gpu", "critic.forward_max_token_len_per_gpu")
     idle = [key for key in (*names, *budgets) if s.given(key) and not (key == _CRITIC.dynamic and s.flag(key))]
-    if idle and not s.given(budget) and s.get(own) is not False:
+    if idle and not s.given(CRITIC_BUDGET_091) and s.get(CRITIC_BY_TOKENS_091) is not False:
         yield CRITIC_BUDGET.finding(
-            f"{', '.join(idle)} {'does' if len(idle) == 1 else 'do'} nothing: the critic packs up to 32,768 tokens into"
-            " a micro-batch",
-            why=f"trainer_base.py _setup() gives the critic's engine {budget} only, and its use_dynamic_bsz stays on"
-            " (verl 0.9.1).",
-            fix=f"+{budget}=16384 (tokens) where memory is short",
+            f"{', '.join(idle)} {'does' if len(idle) == 1 else 'do'} nothing: the critic packs up to"
+            f" {CRITIC_TOKENS_091:,} tokens into a micro-batch",
+            why=f"trainer_base.py _setup() gives the critic's engine {CRITIC_BUDGET_091} only, and its use_dynamic_bsz"
+            " stays on (verl 0.9.1).",
+            fix=f"+{CRITIC_BUDGET_091}=16384 (tokens) where memory is short",
             severity="note",
         )
 
