@@ -17,11 +17,10 @@ TINY |= {"num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embedding
 TOKENIZER = Path(__file__).parents[2] / "verlbox" / "assets" / "tiny-qwen2-arithmetic"
 
 
-def test_a_model_of_the_shape_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_the_shape_is_written_whole(tmp_path: Path) -> None:
     from safetensors import safe_open
 
-    monkeypatch.setattr(memory, "KNOWN_CONFIGS", {"Tiny": TINY})
-    random_weights.make("Some/Tiny-Instruct", tmp_path)
+    random_weights.make(TINY, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "config.json",
         "generation_config.json",
@@ -41,26 +40,19 @@ def test_with_its_tokenizer_the_folder_is_a_complete_model_that_is_not_made_twic
 ) -> None:
     """One process makes it, others wait for it; another tokenizer is another model."""
     monkeypatch.setattr(memory, "KNOWN_CONFIGS", {"Tiny": TINY})
-    script = tmp_path / "make.py"  # in place of the module: the process does not know the shape of this test
-    script.write_text(
-        f"import sys\nfrom pathlib import Path\nfrom verlbox import memory\nfrom verlbox.hub import random_weights\n"
-        f"memory.KNOWN_CONFIGS = {{'Tiny': {TINY!r}}}\nrandom_weights.make(sys.argv[1], Path(sys.argv[2]))\n"
-    )
-    with monkeypatch.context() as patch:
-        patch.setattr(random_weights, "__file__", str(script))
-        patch.setattr(random_weights, "ROOT", Path(__file__).parents[2])
-        fetched = fetch_model(ModelSpec("Some/Tiny", ("random",), path=TOKENIZER), tmp_path, offline=True)
+    fetched = fetch_model(ModelSpec("Some/Tiny-Instruct", ("random",), path=TOKENIZER), tmp_path, offline=True)
     assert fetched.source == "random"
     assert model_findings(fetched.path) == []
     before = (fetched.path / "model.safetensors").stat().st_mtime_ns
-    again = fetch_model(ModelSpec("Some/Tiny", ("random",), path=TOKENIZER), tmp_path, offline=True)
+    again = fetch_model(ModelSpec("Some/Tiny-Instruct", ("random",), path=TOKENIZER), tmp_path, offline=True)
     assert again.path == fetched.path
     assert (fetched.path / "model.safetensors").stat().st_mtime_ns == before
     other = tmp_path / "tokenizer"
     other.mkdir()
     (other / "tokenizer_config.json").write_text("{}")
-    with pytest.raises(FindingsError):  # its weights cannot be made here; the first model's are not taken
-        fetch_model(ModelSpec("Some/Tiny", ("random",), path=other), tmp_path, offline=True)
+    assert (
+        fetch_model(ModelSpec("Some/Tiny-Instruct", ("random",), path=other), tmp_path, offline=True).path != again.path
+    )
     assert model_findings(fetched.path) == []
 
 
@@ -72,10 +64,9 @@ def test_a_shape_that_is_not_known_is_a_finding(tmp_path: Path) -> None:
 
 
 def test_what_goes_wrong_in_the_process_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = tmp_path / "script.py"  # in place of the module, beside a torch that cannot be imported
-    script.write_text("import torch")
     (tmp_path / "torch.py").write_text("raise ImportError('this torch is broken')")
-    monkeypatch.setattr(random_weights, "__file__", str(script))
+    (tmp_path / "verlbox").symlink_to(Path(random_weights.__file__).parents[1])
+    monkeypatch.setattr(random_weights, "ROOT", tmp_path)  # from where the process imports
     with pytest.raises(FindingsError) as error:
         random_weights.path("Qwen/Qwen2.5-0.5B", TOKENIZER, tmp_path)
     assert error.value.findings[0].code == "random-model-failed"

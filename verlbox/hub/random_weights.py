@@ -5,9 +5,9 @@ Such a model answers with noise that rarely ends by itself: it shows how fast a 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -39,7 +39,8 @@ def path(name: str, tokenizer: Path, cache: Path) -> Path:
 
     Raises FindingsError (`random-model-unknown`, `random-model-failed`).
     """
-    if memory.known_config(name) is None:
+    shape = memory.known_config(name)
+    if shape is None:
         raise FindingsError(
             UNKNOWN.finding(
                 f"the shape of {name} is not known",
@@ -53,14 +54,15 @@ def path(name: str, tokenizer: Path, cache: Path) -> Path:
     folder = cache / "models" / f"{name.replace('/', '--')}--random-{verify.digest(files)[:8]}"
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):  # of two runs that need it at once, one makes it
-        _complete(folder, name, [tokenizer / file for file in files])
+        _complete(folder, name, shape, [tokenizer / file for file in files])
     return folder
 
 
-def _complete(folder: Path, name: str, tokenizer: Sequence[Path]) -> None:
+def _complete(folder: Path, name: str, shape: Mapping[str, object], tokenizer: Sequence[Path]) -> None:
     if not (folder / "model.safetensors").is_file():
         # A process of its own: whoever runs a pipeline should not hold torch for the rest of it.
-        command = [sys.executable, __file__, name, str(folder)]
+        call = f"from {__name__} import make; from pathlib import Path; make({dict(shape)!r}, Path({str(folder)!r}))"
+        command = [sys.executable, "-c", call]
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
         made = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
         if made.returncode != 0:
@@ -68,7 +70,7 @@ def _complete(folder: Path, name: str, tokenizer: Sequence[Path]) -> None:
                 FAILED.finding(
                     f"no random weights for {name}: {(made.stderr.strip() or '?').splitlines()[-1]}",
                     why="Without weights there is nothing to train.",
-                    fix=f"Look at `{' '.join(command)}`.",
+                    fix=f"Look at `{shlex.join(command)}`, with PYTHONPATH={ROOT}.",
                 ),
                 EXIT_STAGE,
             )
@@ -79,13 +81,15 @@ def _complete(folder: Path, name: str, tokenizer: Sequence[Path]) -> None:
             partial.replace(folder / file.name)
 
 
-def make(name: str, folder: Path) -> None:
-    """Writes config.json, generation_config.json and model.safetensors: weights as transformers initialises them."""
+def make(shape: Mapping[str, object], folder: Path) -> None:
+    """Writes config.json, generation_config.json and model.safetensors: weights as transformers initialises them.
+
+    `shape` has the keys of config.json that memory.KNOWN_CONFIGS holds.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-    shape = dict(memory.known_config(name) or {})
-    config = AutoConfig.for_model(shape.pop("model_type"), **{**DETAILS, **shape})
+    config = AutoConfig.for_model(**{**DETAILS, **shape})
     torch.manual_seed(SEED)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     partial = folder / f".partial-{os.getpid()}"
@@ -98,11 +102,3 @@ def make(name: str, folder: Path) -> None:
     for file in sorted(partial.iterdir(), key=lambda file: file.name == "model.safetensors"):  # the weights last
         file.replace(folder / file.name)
     partial.rmdir()
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=make.__doc__)
-    parser.add_argument("name")
-    parser.add_argument("folder", type=Path)
-    arguments = parser.parse_args()
-    make(arguments.name, arguments.folder)
