@@ -50,9 +50,7 @@ def test_with_its_tokenizer_the_folder_is_a_complete_model_that_is_not_made_twic
     other = tmp_path / "tokenizer"
     other.mkdir()
     (other / "tokenizer_config.json").write_text("{}")
-    assert (
-        fetch_model(ModelSpec("Some/Tiny-Instruct", ("random",), path=other), tmp_path, offline=True).path != again.path
-    )
+    assert random_weights.path("Some/Tiny-Instruct", other, tmp_path) != fetched.path
     assert model_findings(fetched.path) == []
 
 
