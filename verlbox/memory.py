@@ -304,9 +304,11 @@ GRAPHS = 0.8
 LOGITS_16 = 2
 LOGITS_COPY = 2
 ENTROPY_FP32 = 12
-# In the update: flash-attn's cross entropy writes the gradient over the logits (inplace_backward): 2 + 2.
-# Elsewhere log_softmax in fp32 is kept for backward (4), its gradient is fp32 (4), the logits' gradient 16 bit (2).
-UPDATE_FLASH = 4
+# verl 0.9.1 without padding makes no copy (measured), and takes the entropy in slices of tokens, in fp32, if told to.
+CHUNK_FP32 = 4
+# In the update: flash-attn's cross entropy writes the gradient over the logits (inplace_backward) and needs no more,
+# measured. Elsewhere log_softmax in fp32 is kept for backward (4), its gradient is fp32 (4), the logits' 16 bit (2).
+UPDATE_FLASH = 0
 UPDATE_PLAIN = 12
 # Saved for backward for each token and layer, without checkpointing: bytes for each hidden and each intermediate unit.
 # Measured: sizes of saved tensors of transformers 4.57.6 Qwen2 under bf16 autocast, 7 shapes; docs/memory.md.
@@ -350,12 +352,15 @@ def _states(c: _Context, count: int, section: str) -> tuple[float, float, float]
     return each, 2 * each, each
 
 
-def _gathered(c: _Context, *, backward: bool) -> float:
+def _gathered(c: _Context, section: str, *, backward: bool) -> float:
     """GB of 16-bit weights that FSDP has gathered at a time: its root unit, and two layers (one is prefetched).
 
     In backward the unsharded gradients of a layer come on top. Source: torch.distributed.fsdp
     (FullyShardedDataParallel, limit_all_gathers); wrapped by layer (verl 0.6.1, fsdp_utils.py get_fsdp_wrap_policy).
+    Without wrapping it is the whole model, whose gradients come when the activations are gone.
     """
+    if c.s.flag(f"{section}.wrap_policy.disable"):
+        return 2 * parameters(c.m) / GB
     units = embedding_parameters(c.m) + 2 * layer_parameters(c.m)
     gradients = embedding_parameters(c.m) + layer_parameters(c.m) if backward else 0
     return 2 * (units + gradients) / GB
@@ -438,12 +443,22 @@ def _log_prob_logits(c: _Context, tokens: int, response: int, *, entropy: bool) 
     """GB of the logits and what is made of them in one forward pass without gradients (see LOGITS_16)."""
     if c.s.flag(f"{MODEL}.use_fused_kernels"):
         return 0.0
-    each = LOGITS_16 * tokens + LOGITS_COPY * response
     padded = not c.s.flag(f"{MODEL}.use_remove_padding")
-    eager = padded or c.s.get(f"{ACTOR}.use_torch_compile") is False or c.card.vendor == "ascend"
-    if entropy and eager:
+    compiled = f"{ACTOR}.use_torch_compile" if c.s.is_old else f"{ACTOR}.fsdp_config.use_torch_compile"
+    eager = padded or c.s.get(compiled) is False or c.card.vendor == "ascend"
+    each = LOGITS_16 * tokens + (LOGITS_COPY * response if padded or c.s.is_old else 0)
+    if entropy and c.s.flag(f"{ACTOR}.entropy_from_logits_with_chunking"):
+        each += CHUNK_FP32 * min(tokens, c.s.integer(f"{ACTOR}.entropy_from_logits_chunk_size") or 2048)
+    elif entropy and eager:
         each += ENTROPY_FP32 * response
     return c.m.vocabulary * each / GB
+
+
+def _without_gradients(c: _Context, section: str, tokens: int, logits: float = 0.0) -> dict[str, float]:
+    """GB of a forward pass without gradients: a layer's activations are gone when the logits are there."""
+    activations = _forward(c, tokens)
+    larger = {"logits": logits} if logits > activations else {"activations": activations}
+    return {"gathered weights": _gathered(c, section, backward=False), **larger}
 
 
 def _update_logits(c: _Context, tokens: int, response: int) -> float:
@@ -565,25 +580,28 @@ def _phases(c: _Context) -> tuple[tuple[Phase, ...], int]:
                 **actor_rest,
                 **critic_rest,
                 "actor weights": weights,
-                "gathered weights": _gathered(c, backward=False),
-                "activations": _forward(c, tokens),
-                "logits": _log_prob_logits(c, tokens, response, entropy=True),
+                **_without_gradients(c, actor_section, tokens, _log_prob_logits(c, tokens, response, entropy=True)),
             },
         )
     )
     if s.reference_is_used():
         tokens, response = _tokens(c, *_REF_TOKENS)
+        section = f"{REF}.fsdp_config"
+        logits = _log_prob_logits(c, tokens, response, entropy=False)
+        gathered = _gathered(c, section, backward=False)
         phases.append(
-            # Its weights are on the host: fsdp_workers.py, CPUOffload(offload_params=True) for role "ref".
+            # Its weights are on the host: fsdp_workers.py, CPUOffload(offload_params=True) for role "ref". A unit comes
+            # in fp32, and is made 16 bit before its forward pass.
             Phase(
                 "reference",
                 {
                     **base,
                     **actor_rest,
                     **critic_rest,
-                    "gathered weights": _gathered(c, backward=False),
-                    "activations": _forward(c, tokens),
-                    "logits": _log_prob_logits(c, tokens, response, entropy=False),
+                    **_larger(
+                        _without_gradients(c, section, tokens, logits),
+                        {"gathered weights": gathered, "weights from the host": 2 * gathered},
+                    ),
                 },
             )
         )
@@ -597,15 +615,14 @@ def _phases(c: _Context) -> tuple[tuple[Phase, ...], int]:
                     **actor_rest,
                     **critic_rest,
                     "critic weights": c_weights,
-                    "gathered weights": _gathered(c, backward=False),
-                    "activations": _forward(c, tokens),
+                    **_without_gradients(c, critic_section, tokens),
                 },
             )
         )
         tokens = _critic_tokens(c, _CRITIC_TOKENS)
         own_checkpointing = s.flag("critic.model.enable_gradient_checkpointing")
         working = {
-            "gathered weights": _gathered(c, backward=True),
+            "gathered weights": _gathered(c, critic_section, backward=True),
             "activations": _saved(c, tokens, own_checkpointing),
         }
         phases.append(
@@ -617,13 +634,13 @@ def _phases(c: _Context) -> tuple[tuple[Phase, ...], int]:
                     "critic weights": c_weights,
                     "critic optimizer": c_moments,
                     "critic gradients": c_gradients,
-                    **_or_step(working, c_weights),
+                    **_larger(working, {"optimizer step": c_weights}),
                 },
             )
         )
     tokens, response = _tokens(c, *_ACTOR_TOKENS)
     working = {
-        "gathered weights": _gathered(c, backward=True),
+        "gathered weights": _gathered(c, actor_section, backward=True),
         "activations": _saved(c, tokens, checkpointing),
         "logits": _update_logits(c, tokens, response),
     }
@@ -636,19 +653,20 @@ def _phases(c: _Context) -> tuple[tuple[Phase, ...], int]:
                 "actor weights": weights,
                 "actor optimizer": moments,
                 "actor gradients": gradients,
-                **_or_step(working, weights),
+                **_larger(working, {"optimizer step": weights}),
             },
         )
     )
     return tuple(phases), kv_tokens
 
 
-def _or_step(working: Mapping[str, float], weights: float) -> Mapping[str, float]:
-    """What comes beside the states: forward and backward, or AdamW's own temporary, whichever is larger.
+def _larger(one: Mapping[str, float], other: Mapping[str, float]) -> Mapping[str, float]:
+    """What is not there at the same time counts once.
 
-    Source: torch/optim/adamw.py _multi_tensor_adamw(): torch._foreach_sqrt makes one more copy of the weights' size.
+    The optimizer's step comes after forward and backward: torch/optim/adamw.py _multi_tensor_adamw(), whose
+    torch._foreach_sqrt makes one more copy of the weights' size.
     """
-    return working if sum(working.values()) >= weights else {"optimizer step": weights}
+    return one if sum(one.values()) >= sum(other.values()) else other
 
 
 def _host(c: _Context) -> dict[str, float]:
