@@ -108,6 +108,19 @@ def test_verl_0_9_1_looks_for_answers_with_our_sampler_unless_something_only_its
     assert make(tmp_path, "stack=cpu-091", f"{key}=mine.py").effective[key] == "mine.py"
 
 
+def test_what_is_written_for_the_synchronous_trainer_is_not_given_to_another(tmp_path: Path) -> None:
+    loops, sampler = (
+        "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
+        "trainer.v1.sampler.custom_sampler.path",
+    )
+    assert make(tmp_path, "stack=cpu-091").effective[loops] == "verlbox.platforms.agent_loop_091.AgentLoopManager"
+    assert make(tmp_path, "stack=cpu-091", f"{loops}=my.Manager").effective[loops] == "my.Manager"
+    assert loops in make(tmp_path, "stack=cpu-091", "algorithm.filter_groups.enable=true").effective
+    for other in ("trainer.use_v1=false", "trainer.v1.trainer_mode=colocate_async"):
+        assert not {loops, sampler} & set(make(tmp_path, "stack=cpu-091", other).effective)
+    assert loops not in make(tmp_path).effective  # verl 0.6.1
+
+
 def test_verl_0_9_1_counts_training_batches_and_verl_0_6_1_what_its_loader_fetches() -> None:
     settings = {"data.train_batch_size": 256, "data.gen_batch_size": 64, "trainer.total_epochs": 1}
     assert plan.step_arithmetic(7473, settings, "0.9.1").total == 29

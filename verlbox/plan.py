@@ -23,7 +23,7 @@ from verlbox.platforms import cpu, cpu_091, cuda, npu
 from verlbox.recipe import Loaded, Recipe
 from verlbox.recipe import resolved as resolved_recipe
 from verlbox.run import Run
-from verlbox.stacks import CRITIC_BUDGET_091, CRITIC_BY_TOKENS_091, CRITIC_ROWS_091, STACKS, VERL_KEYS
+from verlbox.stacks import CRITIC_BUDGET_091, CRITIC_BY_TOKENS_091, CRITIC_ROWS_091, STACKS, VERL_KEYS, VerlKeys
 
 ROOT = Path(__file__).parents[1]
 # What verl needs to be told, by stack: it depends on the kind of device and, on the CPU, on verl's version.
@@ -143,9 +143,7 @@ def compile_settings(recipe: Recipe, run: Run, rows: Rows, prompt_length: int | 
     }
     if keys.rollout_seed is not None:
         settings[keys.rollout_seed] = recipe.train.seed
-    if keys.sampler is not None and not NEEDS_VERLS_SAMPLER.intersection(effective_settings(own, recipe.overrides)):
-        settings[f"{keys.sampler}.path"] = str(ROOT / "verlbox" / "platforms" / "replay_091.py")
-        settings[f"{keys.sampler}.name"] = "prompt_replay_buffer"
+    settings.update(queue_settings(effective_settings(own, recipe.overrides), keys))
     if own.get("algorithm.adv_estimator", "gae") == "gae":
         settings["critic.model.path"] = str(base_model(run))
         settings["critic.model.tokenizer_path"] = str(base_model(run))
@@ -181,6 +179,19 @@ def critic_batches(named: Mapping[str, object], verl: str) -> dict[str, object]:
         f"+{update}": rows,
         f"+{forward}": named.get("critic.forward_micro_batch_size_per_gpu", rows),
     }
+
+
+def queue_settings(named: Mapping[str, object], keys: VerlKeys) -> dict[str, object]:
+    """Our parts for the queue between verl 0.9.1's trainer and its workers (`named`, the recipe's settings with the
+    user's overrides): execution only, and only for the synchronous trainer that they are written for."""
+    synchronous = named.get("trainer.v1.trainer_mode", "sync") == "sync" and named.get("trainer.use_v1") is not False
+    if keys.sampler is None or keys.agent_loops is None or not synchronous:
+        return {}
+    settings: dict[str, object] = {f"+{keys.agent_loops}": "verlbox.platforms.agent_loop_091.AgentLoopManager"}
+    if not NEEDS_VERLS_SAMPLER.intersection(named):
+        settings[f"{keys.sampler}.path"] = str(ROOT / "verlbox" / "platforms" / "replay_091.py")
+        settings[f"{keys.sampler}.name"] = "prompt_replay_buffer"
+    return settings
 
 
 OWN_RAY = "ray_kwargs.ray_init."  # settings of a Ray that verl starts; Ray refuses most of them in a cluster

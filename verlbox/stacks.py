@@ -25,6 +25,7 @@ class VerlKeys:
     reward_manager_name: str
     rollout_seed: str | None  # the engine's sampling seed
     sampler: str | None  # prefix of `path` and `name` of the trainer's replay buffer
+    agent_loops: str | None  # the class that hands prompts to the engine and keeps the answers
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ VERL_KEYS: dict[str, VerlKeys] = {
         reward_manager_name="batch",
         rollout_seed=None,  # RolloutConfig has no such field; the engine always starts from 0
         sampler=None,
+        agent_loops=None,
     ),
     "0.9.1": VerlKeys(
         reward_path="reward.custom_reward_function.path",
@@ -65,6 +67,7 @@ VERL_KEYS: dict[str, VerlKeys] = {
         reward_manager_name="naive",
         rollout_seed="actor_rollout_ref.rollout.seed",
         sampler="trainer.v1.sampler.custom_sampler",
+        agent_loops="actor_rollout_ref.rollout.agent.agent_loop_manager_class",
     ),
 }
 

@@ -86,7 +86,8 @@ def test_every_stage_is_done_and_the_weights_moved(run: Path) -> None:
     assert (run / "report" / "report.md").stat().st_size > 1000
 
 
-def test_the_rollout_engine_by_itself() -> None:
+@pytest.mark.parametrize("module", ["engine_091", "agent_loop_091"])
+def test_the_parts_of_the_rollout_by_themselves(module: str) -> None:
     environment = {
         **os.environ,
         "VERL_USE_EXTERNAL_MODULES": "verlbox.platforms.cpu_engine_091",
@@ -96,7 +97,7 @@ def test_the_rollout_engine_by_itself() -> None:
         "HF_HUB_OFFLINE": "1",
     }
     done = subprocess.run(
-        [str(PYTHON), "-m", "tests.platforms.engine_091"],
+        [str(PYTHON), "-m", f"tests.platforms.{module}"],
         cwd=ROOT,
         env=environment,
         capture_output=True,
