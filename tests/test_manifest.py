@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,15 @@ def test_git_counts_before_what_the_environment_says(tmp_path: Path) -> None:
     assert (found["commit"], found["dirty"]) == (git("rev-parse", "HEAD"), False)
     (tmp_path / "another").touch()
     assert manifest.source(tmp_path, {})["dirty"] is True
+
+
+def test_of_two_versions_of_a_package_the_one_that_is_imported_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An environment over a base image's packages: what it installs comes first on the path."""
+    for folder, name, version in (("own", "a_package", "1.0"), ("base", "A-Package", "2.0"), ("base", "other", "3.0")):
+        info = tmp_path / folder / f"{name}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "own"), str(tmp_path / "base")])
+    assert manifest.package_versions() == {"a_package": "1.0", "other": "3.0"}
