@@ -4,7 +4,7 @@
 
 Each experiment of experiments.yaml is `entrypoint.py run` with its overrides, all stages. Printed, and kept in
 OUT/NAME.json: seconds from the command to verl's first step and where they went, then over the steps after the first
-the median step, tokens a second, and each phase. OUT/NAME.tar.gz holds report, metrics, manifest, plan and log.
+the median step (checkpoints taken off), tokens a second, and each phase. OUT/NAME.tar.gz holds report, metrics, manifest, plan and log.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def measure(
     for seconds, line in lines:
         if "step:" in line and (parsed := parse_line(line)) is not None and parsed[0] > 0:
             steps[parsed[0]] = (seconds, parsed[1])
-    later = [metrics for step, (_, metrics) in sorted(steps.items()) if step > min(steps)]
+    later = [without_checkpoint(metrics) for step, (_, metrics) in sorted(steps.items()) if step > min(steps)]
     names = {key for metrics in later for key in metrics if key.startswith(("timing_s/", "perf/", "actor/", "critic/"))}
     return {
         "name": name,
@@ -165,6 +165,16 @@ def measure(
         "timed_log": [f"{seconds:.2f} {line}" for seconds, line in lines],
         "output": output.read_text(encoding="utf-8", errors="replace")[-6000:],
     }
+
+
+def without_checkpoint(metrics: Mapping[str, float]) -> dict[str, float]:
+    """A step's metrics as if it had written no checkpoint: seconds of the step, and tokens a second on each device."""
+    whole = metrics.get("timing_s/step", 0.0)
+    step = whole - metrics.get("timing_s/save_checkpoint", 0.0)
+    if not step:
+        return dict(metrics)
+    rate = metrics.get("perf/throughput", 0.0) * whole / step
+    return {**metrics, "timing_s/step": step, "perf/time_per_step": step, "perf/throughput": rate}
 
 
 def marks(lines: list[tuple[float, str]]) -> dict[str, float]:
@@ -226,7 +236,8 @@ def summary(name: str, result: Mapping[str, Any]) -> str:
     median = result["median"]
     timings = {key[9:]: round(value, 2) for key, value in median.items() if key.startswith("timing_s/")}
     step = timings.pop("step", 0.0)
-    named = sum(timings.get(phase, 0.0) for phase in timings if "/" not in phase and phase != "testing")
+    beside = ("testing", "save_checkpoint")
+    named = sum(seconds for phase, seconds in timings.items() if "/" not in phase and phase not in beside)
     return (
         f"== {name}: exit {result['exit_code']}, {result['wall_seconds']} s in all, start {result['start']},"
         f" first step ended at {result['first_step_ended']} s\n"
