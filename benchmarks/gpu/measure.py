@@ -4,7 +4,8 @@
 
 Each experiment of experiments.yaml is `entrypoint.py run` with its overrides, all stages. Printed, and kept in
 OUT/NAME.json: seconds from the command to verl's first step and where they went, then over the steps after the first
-the median step (checkpoints taken off), tokens a second, and each phase. OUT/NAME.tar.gz holds report, metrics, manifest, plan and log.
+the median step (checkpoints taken off), tokens a second, and each phase. OUT/NAME.tar.gz holds report, metrics,
+manifest, plan and log.
 """
 
 from __future__ import annotations
