@@ -161,6 +161,28 @@ def test_event_files_of_a_resumed_run_are_merged_by_time(tmp_path: Path) -> None
     assert list(metrics.series["score"].steps) == [1, 2, 3, 4]
     assert list(metrics.series["score"].values) == [1.0, 2.0, 30.0, 40.0]
     assert codes(metrics) == {"metrics-repeated-steps"}
+    assert metrics.starts == {1, 3}
+
+
+@pytest.mark.parametrize(
+    ("between", "step", "starts"),
+    [
+        # verl 0.6.1 and 0.9.1: the next step follows on the last one.
+        ("Setting global step to 2\nResuming from /runs/a/checkpoints/global_step_2\n", 3, {1, 3}),
+        (
+            "Resuming from /a/global_step_2, setting global step to 2\nstep:2 - val-core/a:0.5\n",
+            3,
+            {1, 3},
+        ),
+        ("", 2, {1, 2}),  # a log without that line: steps that begin again
+        ("", 1, {1}),
+        ("step:2 - val-core/a/acc:0.5\n", 3, {1}),  # a validation is no step
+    ],
+)
+def test_a_log_tells_where_its_attempts_began(tmp_path: Path, between: str, step: int, starts: set[int]) -> None:
+    file = tmp_path / "train.log"
+    file.write_text(f"step:0 - val-core/a/acc:0.1\nstep:1 - a:1.0\nstep:2 - a:1.0\n{between}step:{step} - a:2.0\n")
+    assert read(file).starts == starts
 
 
 def test_last_steps_of_an_abandoned_attempt_are_named(tmp_path: Path) -> None:
@@ -170,6 +192,9 @@ def test_last_steps_of_an_abandoned_attempt_are_named(tmp_path: Path) -> None:
     assert list(metrics.series["score"].values) == [1.0, 1.0, 9.0, 1.0, 1.0]
     finding = next(f for f in metrics.findings if f.code == "metrics-superseded-steps")
     assert "4-5" in finding.what
+    assert metrics.starts == {1, 3}
+    write_events(tmp_path / "events.out.tfevents.3.c.1.0", {"score": {2: 8.0, 3: 8.0}}, began=3000)
+    assert read(tmp_path).starts == {1, 2}, "step 3 is one of the third attempt's now, and not its first"
 
 
 def test_more_than_ten_thousand_points_are_all_read(tmp_path: Path) -> None:

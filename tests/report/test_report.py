@@ -218,6 +218,24 @@ def test_the_first_step_is_left_out_where_others_tell_enough() -> None:
     assert (spent.steps, spent.seconds, spent.first) == (2, 23.5, None)
 
 
+def test_the_first_steps_after_a_resume_are_left_out_too() -> None:
+    # As on one H200 with verl 0.9.1, killed after step 3 and resumed from step 2 (docs/performance.md).
+    recorded = {
+        "timing_s/step": Series(array("q", range(1, 6)), array("d", [29.2, 25.3, 26.6, 23.6, 10.7])),
+        "timing_s/gen": Series(array("q", range(1, 6)), array("d", [16.9, 11.6, 14.5, 9.9, 10.5])),
+        "timing_s/save_checkpoint": Series(array("q", [2, 4]), array("d", [13.6, 13.4])),
+    }
+    spent = readings.step_time(Metrics(recorded, "run", starts=frozenset({1, 3})))
+    assert spent is not None
+    assert (spent.steps, spent.first, spent.resumed) == (3, 29.2, (26.6,))
+    assert spent.seconds == pytest.approx(59.6 / 3)
+    assert spent.inside == ("save_checkpoint",)
+    few = {name: Series(series.steps[:3], series.values[:3]) for name, series in recorded.items()}
+    spent = readings.step_time(Metrics(few, "run", starts=frozenset({1, 3})))
+    assert spent is not None
+    assert (spent.steps, spent.resumed) == (2, ()), "one step alone would tell less"
+
+
 def test_a_long_rest_is_not_taken_for_a_checkpoint() -> None:
     # As on one H200 with verl 0.9.1: a third of the step in no phase; validation, 6 s, comes after the step's time.
     steps = array("q", range(1, 9))

@@ -72,12 +72,17 @@ class Series:
 
 @dataclass(frozen=True)
 class Metrics:
-    """All metrics of a run by name, the files they came from, and what was wrong with those."""
+    """All metrics of a run by name, the files they came from, and what was wrong with those.
+
+    `starts` are the first training steps of its attempts, as far as the files tell: an event file is an attempt, a log
+    says what was resumed from, a table of ours says nothing.
+    """
 
     series: Mapping[str, Series]
     kind: Kind
     files: tuple[Path, ...] = ()
     findings: tuple[Finding, ...] = field(default=())
+    starts: frozenset[int] = frozenset()
 
     def get(self, *names: str) -> Series | None:
         """The first of these metrics that was recorded; verl has renamed some between versions."""
@@ -190,6 +195,11 @@ class _Table:
     points: dict[str, tuple[list[int], list[float]]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
+    starts: set[int] = field(default_factory=set)
+
+    def begin(self, step: int) -> None:
+        """An attempt begins with this step: what earlier ones had recorded from there on does not stand."""
+        self.starts = {start for start in self.starts if start < step} | {step}
 
     def add(self, name: str, step: int, value: float) -> None:
         column = self.points.get(name)
@@ -235,7 +245,7 @@ def _settle(table: _Table, kind: Kind) -> Metrics:
                 fix="Resume the run until it passes them, or read the curves up to the step before.",
             )
         )
-    return Metrics(settled, kind, tuple(table.files), tuple(findings))
+    return Metrics(settled, kind, tuple(table.files), tuple(findings), frozenset(table.starts))
 
 
 def _merge(first: Metrics, second: Metrics) -> Metrics:
@@ -252,7 +262,7 @@ def _merge(first: Metrics, second: Metrics) -> Metrics:
         both.update(zip(known.steps, known.values, strict=True))
         merged[name] = series(sorted(both.items()))
     findings = tuple(dict.fromkeys(first.findings + second.findings))
-    return Metrics(merged, first.kind, first.files + second.files, findings)
+    return Metrics(merged, first.kind, first.files + second.files, findings, first.starts | second.starts)
 
 
 def _checked(metrics: Metrics) -> Metrics:
@@ -315,6 +325,7 @@ _NUMBER = re.compile(
     r"\s*(?:(?:np|numpy)\.\w+\()?\s*([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf|infinity))\)?\s*",
     re.IGNORECASE,
 )
+_RESUMED = re.compile(r"Resuming from \S*global_step_(\d+)")  # verl 0.6.1 and 0.9.1, once the checkpoint is loaded
 _TRUTH = re.compile(r"\s*(?:np\.)?(True|False)_?\s*")
 _REPEAT_MARK = re.compile(r"\s*\[repeated \d+x across cluster\].*$")
 
@@ -370,10 +381,11 @@ def _number(text: str) -> float | None:
 
 
 def _lines(file: Path) -> Iterator[tuple[str, bool]]:
-    """The lines of a log that may hold metrics, each with whether it is complete. Progress bars end lines with \\r."""
+    """The lines of a log that may hold metrics or say that a run goes on, each with whether it is complete. Progress
+    bars end lines with \\r."""
     with file.open("rb") as stream:
         for raw in stream:
-            if b"step:" in raw:
+            if b"step:" in raw or b"Resuming from" in raw:
                 complete = raw.endswith(b"\n")
                 parts = raw.decode("utf-8", "replace").split("\r")
                 for i, part in enumerate(parts):
@@ -384,12 +396,20 @@ def _read_logs(files: Sequence[Path]) -> Metrics:
     table = _Table(files=list(files))
     for file in files:
         unreadable = 0
+        last = -1  # the last training step
         try:
             for line, complete in _lines(file):
                 parsed = _parse(line)
                 if parsed is None:
+                    if resumed := _RESUMED.search(line):
+                        last = int(resumed[1])
+                        table.begin(last + 1)
                     continue
                 step, values, bad = parsed
+                if not all(map(is_validation, values)):
+                    if step <= last or last < 0:
+                        table.begin(step)
+                    last = step
                 if not complete:
                     # The last number may have lost digits: 0.05 cut to 0.0 would read as a value.
                     kept = dict(list(values.items())[:-1]) if not bad else values
@@ -523,6 +543,9 @@ def _read_events(files: Sequence[Path]) -> Metrics:
             table.findings.append(_damaged(file, str(error)))
         attempts.append((began, file, points))
     for _, _, points in sorted(attempts, key=lambda attempt: (attempt[0], attempt[1].name)):
+        trained = [min(steps) for name, (steps, _) in points.points.items() if not is_validation(name)]
+        if trained:
+            table.begin(min(trained))
         for name, (steps, values) in points.points.items():
             known = table.points.setdefault(name, ([], []))
             known[0].extend(steps)

@@ -600,6 +600,9 @@ def _efficiency(facts: RunFacts, metrics: Metrics) -> Section:
         blocks.append(plain("efficiency.accounted", share=percent(1 - spent.phases[-1].share)))
         if spent.first is not None:
             blocks.append(plain("efficiency.first", seconds=seconds(spent.first)))
+        if spent.resumed:
+            longest = seconds(max(spent.resumed))
+            blocks.append(plain("efficiency.resumed", n=number(float(len(spent.resumed))), seconds=longest))
         for name, value, times in spent.beside:
             blocks.append(
                 plain(

@@ -287,7 +287,8 @@ class StepTime:
     """Where a step's time goes, over `steps` steps. `phases` sum to `seconds`, the last being "rest".
 
     `first` is the time of the first step, which starts processes and compiles kernels, where it is left out: of three
-    steps and more. `beside` are validation, checkpoints and dumps: mean seconds when they happen and how often; those
+    steps and more. `resumed` are the times of the first steps after a resume, left out for the same reasons where two
+    others are there. `beside` are validation, checkpoints and dumps: mean seconds when they happen and how often; those
     in `inside` verl counted into the step, so that they are phases of their own too.
     """
 
@@ -297,14 +298,11 @@ class StepTime:
     beside: tuple[tuple[str, float, int], ...]
     inside: tuple[str, ...]
     first: float | None
+    resumed: tuple[float, ...] = ()
 
 
 def step_time(metrics: Metrics) -> StepTime | None:
-    """The breakdown of verl's timing_s/* (timing/* in 2024); None when no step time was recorded.
-
-    Of a run that was resumed, only its very first step is left out: the first step after a resume, slow for the same
-    reasons, counts as an ordinary one, because a table of metrics does not keep where its attempts began.
-    """
+    """The breakdown of verl's timing_s/* (timing/* in 2024); None when no step time was recorded."""
     prefix = "timing_s/" if any(name.startswith("timing_s/") for name in metrics.series) else "timing/"
     known: dict[str, dict[int, float]] = {}
     for name in (*PHASES, *BESIDE):
@@ -321,9 +319,13 @@ def step_time(metrics: Metrics) -> StepTime | None:
                 totals[step] = totals.get(step, 0.0) + value
     if not totals or not known:
         return None
-    inside = _inside(totals, known)
     first = totals[min(totals)] if len(totals) >= 3 else None
     steps = sorted(totals) if first is None else sorted(totals)[1:]
+    resumed = [step for step in steps if step in metrics.starts]
+    if first is None or len(steps) - len(resumed) < 2:
+        resumed = []
+    steps = [step for step in steps if step not in resumed]
+    inside = _inside({step: totals[step] for step in steps}, known)
     n = len(steps)
     seconds = math.fsum(totals[step] for step in steps) / n
     counted = (name for name in (*PHASES, *inside) if name in known)
@@ -335,7 +337,7 @@ def step_time(metrics: Metrics) -> StepTime | None:
     beside = tuple(
         (name, math.fsum(known[name].values()) / len(known[name]), len(known[name])) for name in BESIDE if name in known
     )
-    return StepTime(n, seconds, tuple(phases), beside, inside, first)
+    return StepTime(n, seconds, tuple(phases), beside, inside, first, tuple(totals[step] for step in resumed))
 
 
 def _inside(totals: Mapping[int, float], known: Mapping[str, Mapping[int, float]]) -> tuple[str, ...]:
