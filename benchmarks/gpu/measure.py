@@ -60,17 +60,16 @@ def main() -> int:
     for name in arguments.experiments:
         entry = data["experiments"][name]
         common = [] if entry.get("real") else data["common"]
-        overrides = [
-            os.path.expandvars(text) for text in [*common, *entry["set"], *entry.get("more", []), *arguments.set]
-        ]
+        brief = ["trainer.save_freq=-1"] if entry.get("brief") else []
+        wanted = [*common, *brief, *entry["set"], *entry.get("more", []), *arguments.set]
+        words = [*map(os.path.expandvars, wanted), *(["--until", "train"] if brief else [])]
         run = f"{name}{arguments.suffix}"
         attempts = {run: None}
         if "kill_after_step" in entry:
             attempts = {f"{run}-killed": entry["kill_after_step"], f"{run}-resumed": None}
         for attempt, kill in attempts.items():
-            result = measure(
-                run, entry["recipe"], overrides, arguments.gpus, entry.get("probe", False), kill, arguments.limit
-            )
+            probe = entry.get("probe", False)
+            result = measure(run, entry["recipe"], words, arguments.gpus, probe, kill, arguments.limit)
             (arguments.out / f"{attempt}.json").write_text(json.dumps(result, indent=1), encoding="utf-8")
             print(summary(attempt, result), flush=True)
             worst = max(worst, result["exit_code"])
@@ -85,7 +84,7 @@ def runs() -> Path:
 def measure(
     name: str,
     recipe: str,
-    overrides: list[str],
+    words: list[str],
     gpus: str,
     probe: bool,
     kill_after: int | None,
@@ -93,8 +92,8 @@ def measure(
 ) -> dict[str, Any]:
     """One experiment: exit code, times of the start, and medians over the steps after the first.
 
-    `kill_after` ends verlbox with SIGKILL once that step is logged, `limit` with SIGTERM after so many seconds; the
-    same call without them goes on with the run.
+    `words` are overrides and options of `run`. `kill_after` ends verlbox with SIGKILL once that step is logged, `limit`
+    with SIGTERM after so many seconds; the same call without them goes on with the run.
     """
     environment = {
         **os.environ,
@@ -109,7 +108,7 @@ def measure(
         str(ROOT / "entrypoint.py"),
         "run",
         recipe,
-        *overrides,
+        *words,
         "--name",
         name,
         "--runs",
@@ -151,7 +150,7 @@ def measure(
     return {
         "name": name,
         "recipe": recipe,
-        "overrides": overrides,
+        "arguments": words,
         "gpus": gpus,
         "exit_code": child.returncode,
         "wall_seconds": round(time.monotonic() - started, 1),
