@@ -17,9 +17,8 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 KEPT = frozenset({"uid", "session_id", "global_steps"})
 UNREAD = frozenset({"metrics", "mm_processor_kwargs", "mm_processor_output"})  # of AgentLoopOutput
 
-VERLS_WORKER: Any = (
-    AgentLoopWorkerTQ.__ray_metadata__.modified_class.__ray_actor_class__
-)  # the class behind @ray.remote
+# The class that verl has decorated with @ray.remote.
+VERLS_WORKER: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class.__ray_actor_class__
 
 
 class AgentLoopWorker(VERLS_WORKER):  # type: ignore[misc] # verl has no types
