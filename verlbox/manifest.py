@@ -14,13 +14,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import verlbox
+from verlbox import pins
 from verlbox.findings import FindingsError
-from verlbox.pins import canonical
 from verlbox.plan import ROOT, Plan, verl_command
 from verlbox.run import RUN_UNREADABLE, Run, write_json
 from verlbox.stacks import STACKS
@@ -35,12 +34,8 @@ def now() -> str:
 
 
 def package_versions() -> dict[str, str]:
-    """Every installed package and its version; of two with one name, the first on the path, which is imported."""
-    found: dict[str, tuple[str, str]] = {}
-    for distribution in metadata.distributions():
-        if name := distribution.metadata["Name"]:
-            found.setdefault(canonical(name), (name, distribution.version))
-    return dict(sorted(found.values(), key=lambda item: item[0].lower()))
+    """Every installed package and its version; of two with one name, the one that is imported."""
+    return dict(sorted(((name, version) for name, version, _ in pins.described()), key=lambda item: item[0].lower()))
 
 
 def source(root: Path = ROOT, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:

@@ -205,20 +205,24 @@ def pinned(stack: Stack, machine: str, root: Path = ROOT) -> dict[str, str]:
 # --- what is installed -------------------------------------------------------------------------------------------
 
 
-def installed(paths: Sequence[str] | None = None) -> dict[str, Package]:
-    """The packages of this interpreter, or of folders that hold them; where two are of one name, the first counts."""
-    found: dict[str, Package] = {}
+def described(paths: Sequence[str] | None = None) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Name as its makers spell it, version and requirements of each package of this interpreter, or of folders that
+    hold some; where two are of one name, the first counts, which is imported."""
+    seen: set[str] = set()
     for distribution in metadata.distributions(path=list(paths)) if paths else metadata.distributions():
         # The headers alone: parsing whole READMEs as e-mail takes half a second.
         text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
         headers = re.split(r"\r?\n\r?\n", text, maxsplit=1)[0].splitlines()
         fields = [line.partition(": ")[::2] for line in headers if not line.startswith((" ", "\t"))]
         values = dict(fields)
-        if "Name" in values and "Version" in values:
-            name = canonical(values["Name"])
-            requires = tuple(value for key, value in fields if key == "Requires-Dist")
-            found.setdefault(name, Package(name, values["Version"], requires))
-    return found
+        if "Name" in values and "Version" in values and canonical(values["Name"]) not in seen:
+            seen.add(canonical(values["Name"]))
+            yield values["Name"], values["Version"], tuple(value for key, value in fields if key == "Requires-Dist")
+
+
+def installed(paths: Sequence[str] | None = None) -> dict[str, Package]:
+    """The packages that `described` finds, by the one spelling of their names."""
+    return {canonical(name): Package(canonical(name), version, needs) for name, version, needs in described(paths)}
 
 
 def conflicts(packages: Mapping[str, Package], environment: Mapping[str, str] | None = None) -> list[Conflict]:
