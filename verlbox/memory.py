@@ -308,7 +308,6 @@ ENTROPY_FP32 = 12
 CHUNK_FP32 = 4
 # In the update: flash-attn's cross entropy writes the gradient over the logits (inplace_backward) and needs no more,
 # measured. Elsewhere log_softmax in fp32 is kept for backward (4), its gradient is fp32 (4), the logits' 16 bit (2).
-UPDATE_FLASH = 0
 UPDATE_PLAIN = 12
 # Saved for backward for each token and layer, without checkpointing: bytes for each hidden and each intermediate unit.
 # Measured: sizes of saved tensors of transformers 4.57.6 Qwen2 under bf16 autocast, 7 shapes; docs/memory.md.
@@ -456,18 +455,18 @@ def _log_prob_logits(c: _Context, tokens: int, response: int, *, entropy: bool) 
 
 def _without_gradients(c: _Context, section: str, tokens: int, logits: float = 0.0) -> dict[str, float]:
     """GB of a forward pass without gradients: a layer's activations are gone when the logits are there."""
-    activations = _forward(c, tokens)
-    larger = {"logits": logits} if logits > activations else {"activations": activations}
-    return {"gathered weights": _gathered(c, section, backward=False), **larger}
+    working = _larger({"activations": _forward(c, tokens)}, {"logits": logits})
+    return {"gathered weights": _gathered(c, section, backward=False), **working}
 
 
 def _update_logits(c: _Context, tokens: int, response: int) -> float:
-    """GB of the logits in the actor's update (see UPDATE_FLASH)."""
+    """GB of the logits in the actor's update (see UPDATE_PLAIN)."""
     if c.s.flag(f"{MODEL}.use_fused_kernels"):
         return 0.0
-    flash = c.card.vendor == "nvidia"
     part = response if not c.s.flag(f"{MODEL}.use_remove_padding") else tokens
-    each = LOGITS_16 * tokens + (UPDATE_FLASH if flash else UPDATE_PLAIN) * part
+    each = LOGITS_16 * tokens
+    if c.card.vendor != "nvidia":
+        each += UPDATE_PLAIN * part
     if c.s.number(f"{ACTOR}.entropy_coeff"):
         each += ENTROPY_FP32 * part
     return c.m.vocabulary * each / GB
@@ -586,9 +585,9 @@ def _phases(c: _Context) -> tuple[tuple[Phase, ...], int]:
     )
     if s.reference_is_used():
         tokens, response = _tokens(c, *_REF_TOKENS)
-        section = f"{REF}.fsdp_config"
         logits = _log_prob_logits(c, tokens, response, entropy=False)
-        gathered = _gathered(c, section, backward=False)
+        forward = _without_gradients(c, f"{REF}.fsdp_config", tokens, logits)
+        gathered = forward["gathered weights"]
         phases.append(
             # Its weights are on the host: fsdp_workers.py, CPUOffload(offload_params=True) for role "ref". A unit comes
             # in fp32, and is made 16 bit before its forward pass.
@@ -598,10 +597,7 @@ def _phases(c: _Context) -> tuple[tuple[Phase, ...], int]:
                     **base,
                     **actor_rest,
                     **critic_rest,
-                    **_larger(
-                        _without_gradients(c, section, tokens, logits),
-                        {"gathered weights": gathered, "weights from the host": 2 * gathered},
-                    ),
+                    **_larger(forward, {"gathered weights": gathered, "weights from the host": 2 * gathered}),
                 },
             )
         )
