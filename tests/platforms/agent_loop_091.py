@@ -14,6 +14,7 @@ import transfer_queue as tq  # type: ignore[import-not-found] # only where verl 
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop import AgentLoopOutput
 
+from tests.platforms import checks
 from verlbox.platforms.agent_loop_091 import AgentLoopManager, AgentLoopWorker
 
 COLUMNS = {
@@ -79,13 +80,9 @@ def check_the_manager_starts_these_workers() -> None:
 def main() -> None:
     ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False)  # the queue asks for that many, and uses few
     tq.init()
-    checks = {name: check for name, check in globals().items() if name.startswith("check_")}
-    for name, check in checks.items():
-        check()
-        print(name.removeprefix("check_").replace("_", " "), flush=True)
+    checks.run(globals())
     tq.close()
     ray.shutdown()
-    print(f"{len(checks)} checks passed")
 
 
 if __name__ == "__main__":

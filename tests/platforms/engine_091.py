@@ -20,6 +20,7 @@ from verl.workers.config import RolloutConfig
 from verl.workers.rollout.base import get_rollout_class
 from verl.workers.rollout.replica import TokenOutput, get_rollout_replica_class
 
+from tests.platforms import checks
 from verlbox.platforms import cpu_engine_091 as engine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -177,13 +178,5 @@ def check_weights_that_are_missing_or_unknown_are_refused() -> None:
             raise AssertionError("weights that do not fit were taken")
 
 
-def main() -> None:
-    checks = {name: check for name, check in globals().items() if name.startswith("check_")}
-    for name, check in checks.items():
-        check()
-        print(name.removeprefix("check_").replace("_", " "), flush=True)
-    print(f"{len(checks)} checks passed")
-
-
 if __name__ == "__main__":
-    main()
+    checks.run(globals())
